@@ -1,0 +1,1 @@
+"""A simulated SGLang scheduler: radix prefix cache, KV pool, ordering, chunking, mixing, admission, retraction."""

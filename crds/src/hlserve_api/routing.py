@@ -1,0 +1,280 @@
+"""The documents that the operator (or `hlserve up`) writes and the router reads: `RoutingTable` and `Keyring`.
+
+Both are JSON with camelCase names. Readers ignore unknown fields, so that neighbouring versions work together, and refuse a
+higher `schemaVersion` (see `SCHEMA_VERSION`) while they keep the last good document.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+SCHEMA_VERSION: Final = 1
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=63)]
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Document(BaseModel):
+    """A node of a document: frozen, camelCase on the wire, unknown fields ignored."""
+
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore")
+
+
+class Mode(StrEnum):
+    """What a pool's engines are tuned for."""
+
+    INTERACTIVE = "Interactive"
+    HUMAN_LESS = "HumanLess"
+
+
+class Intent(StrEnum):
+    """Who waits for a class's answers."""
+
+    INTERACTIVE = "Interactive"
+    AGENT = "Agent"
+    BATCH = "Batch"
+
+    @property
+    def rank(self) -> int:
+        """0 = most urgent (Interactive), 2 = least (Batch); a client may only move to a higher rank."""
+        return (Intent.INTERACTIVE, Intent.AGENT, Intent.BATCH).index(self)
+
+
+class TargetRole(StrEnum):
+    """Whether a pool serves a class always (Primary) or only when the primaries are short (Spill)."""
+
+    PRIMARY = "Primary"
+    SPILL = "Spill"
+
+
+class PriorityOrder(StrEnum):
+    """Which way an engine's `priority` field counts; None: the field is not sent."""
+
+    NONE = "None"
+    HIGHER_FIRST = "HigherFirst"
+    LOWER_FIRST = "LowerFirst"
+
+
+class FairnessBy(StrEnum):
+    """Between whom a class's queue is shared."""
+
+    CLIENT = "Client"
+    TENANT = "Tenant"
+
+
+class HeaderOverride(StrEnum):
+    """Whether `x-hlserve-class` may lower a request's class."""
+
+    DENY = "Deny"
+    LOWER_ONLY = "LowerOnly"
+
+
+class BudgetPeriod(StrEnum):
+    """Calendar period of a budget, in UTC."""
+
+    DAY = "Day"
+    MONTH = "Month"
+
+
+class OnExhausted(StrEnum):
+    """What happens to a client that used up its budget."""
+
+    REJECT = "Reject"
+    DEMOTE = "Demote"
+
+
+class Endpoint(Document):
+    """One engine replica at a fixed address (the file form; on a cluster EndpointSlices give them)."""
+
+    url: str = Field(description="Base URL without a trailing slash, e.g. http://10.0.0.7:30000.", max_length=512)
+    id: str = Field(default="", description="Stable id (pod UID on a cluster); empty: the URL.", max_length=128)
+
+
+class PoolRoute(Document):
+    """What the router must know of one ServingPool. Caps are per replica."""
+
+    name: Name
+    mode: Mode
+    model: str = Field(description="Served model name.", max_length=128)
+    aliases: tuple[str, ...] = Field(default=(), description="Other names that clients may use for the model.")
+    service: str | None = Field(default=None, description="Service whose EndpointSlices list the replicas.")
+    endpoints: tuple[Endpoint, ...] = Field(default=(), description="Static replicas; used when `service` is unset.")
+    priority_order: PriorityOrder = PriorityOrder.NONE
+    max_in_flight: int | None = Field(default=None, description="Requests in flight per replica; unset: no bound.")
+    in_flight_tokens: int | None = Field(default=None, description="Tokens in flight per replica; unset: no bound.")
+    queue_ttl_milliseconds: int | None = Field(
+        default=None, description="Longest wait; the smaller of this and the class's counts."
+    )
+    context_length: int | None = Field(default=None, description="Longest prompt plus reply, in tokens.")
+    draining: tuple[str, ...] = Field(default=(), description="Endpoint ids that get no new requests.")
+    foreign: bool = Field(
+        default=False,
+        description="The engines are somebody else's (`--engine`): usage is asked for by `stream_options`, and neither "
+        "`x-override-rid` nor `priority` is sent.",
+    )
+    response_store: bool = Field(
+        default=False, description="`previous_response_id`, GET and cancel of responses are served."
+    )
+    allowed_media_domains: tuple[str, ...] = Field(
+        default=(), description="Hosts from which http(s) media may be named."
+    )
+
+
+class Target(Document):
+    """A pool that a class may use."""
+
+    pool: Name
+    role: TargetRole = TargetRole.PRIMARY
+    weight: int = Field(default=1, ge=1, le=100)
+
+
+class SpillRule(Document):
+    """When a class may use its Spill targets: watermarks on queue wait, with hysteresis, or no primary endpoint at all."""
+
+    enter_queue_wait_milliseconds: int = 1000
+    leave_queue_wait_milliseconds: int = 500
+    when_unavailable: bool = True
+
+
+class QueueRule(Document):
+    """Bounds of a class's queue in each router."""
+
+    max_depth: int = 1000
+    max_bytes: int = 256 * 1024 * 1024
+    ttl_milliseconds: int = 60_000
+
+
+class ShareRule(Document):
+    """Share of a pool's capacity that a class is sure of (min) and may hold (max), in percent."""
+
+    min_percent: int = 0
+    max_percent: int = 100
+
+
+class ClassLimits(Document):
+    """Limits of each request or client of a class; unset: none."""
+
+    max_input_tokens: int | None = None
+    max_output_tokens: int | None = None
+    max_concurrent_per_client: int | None = None
+
+
+class Timeouts(Document):
+    """Deadlines of a class's requests."""
+
+    total_seconds: int = Field(description="From arrival to the last byte.")
+    silence_seconds: int = Field(description="Longest gap between two bytes of the engine once the reply began.")
+    peek_milliseconds: int = Field(description="How long the first event is held back to learn the real status.")
+    ping_seconds: int = Field(description="Gap after which a silent stream gets a ping.")
+    retry_cutoff_seconds: int = Field(description="A 502 later than this after dispatch tells SDKs not to retry.")
+    start_seconds: int = Field(description="Longest wait for the engine's first byte.")
+
+
+class ClassRoute(Document):
+    """One WorkloadClass as the router applies it."""
+
+    name: Name
+    intent: Intent
+    priority: int = 0
+    targets: tuple[Target, ...]
+    spill: SpillRule = SpillRule()
+    queue: QueueRule
+    share: ShareRule = ShareRule()
+    limits: ClassLimits = ClassLimits()
+    timeouts: Timeouts
+    fairness: FairnessBy = FairnessBy.CLIENT
+    header_override: HeaderOverride = HeaderOverride.LOWER_ONLY
+
+
+class ShardDigest(Document):
+    """Name and content digest of one keyring shard, so that a reader knows when it holds them all."""
+
+    name: str
+    digest: Digest
+
+
+class RoutingTable(Document):
+    """ConfigMap `hlserve-routing-table`, key `table.json`."""
+
+    schema_version: int = SCHEMA_VERSION
+    generation: str = Field(description="Hash of the content.")
+    keyring_shards: tuple[ShardDigest, ...] = ()
+    pools: tuple[PoolRoute, ...] = ()
+    classes: tuple[ClassRoute, ...] = ()
+
+
+class KeyLimits(Document):
+    """Limits of one ClientKey; unset: none."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    max_concurrent: int | None = None
+
+
+class Budget(Document):
+    """Tokens that a ClientKey may use in a calendar period (UTC)."""
+
+    tokens: int
+    period: BudgetPeriod = BudgetPeriod.DAY
+    on_exhausted: OnExhausted = OnExhausted.REJECT
+
+
+class KeyEntry(Document):
+    """One credential of one ClientKey. The key itself is nowhere, only its digest."""
+
+    digest: Digest = Field(description="Lower-case hexadecimal SHA-256 of the key's UTF-8 bytes.")
+    client: str = Field(description="ClientKey name.", max_length=253)
+    credential: str = Field(description="Credential id within the ClientKey.", max_length=63)
+    tenant: str = Field(default="", max_length=63)
+    class_name: str = Field(alias="class", max_length=63)
+    allowed_classes: tuple[str, ...] = ()
+    models: tuple[str, ...] = Field(default=(), description="Models that the key may use; empty: all.")
+    limits: KeyLimits = KeyLimits()
+    budget: Budget | None = None
+    not_before: datetime | None = None
+    not_after: datetime | None = None
+    suspended: bool = False
+
+
+class Keyring(Document):
+    """Secret `hlserve-keyring-<n>`, key `keyring.json`: one shard of the keys."""
+
+    schema_version: int = SCHEMA_VERSION
+    generation: str
+    keys: tuple[KeyEntry, ...] = ()
+
+
+TABLE_CONFIG_MAP: Final = "hlserve-routing-table"
+TABLE_KEY: Final = "table.json"
+KEYRING_SECRET_PREFIX: Final = "hlserve-keyring-"
+KEYRING_KEY: Final = "keyring.json"
+ENGINE_CREDENTIALS_SECRET: Final = "hlserve-engine-credentials"
+DEFAULT_KEYRING_SHARDS: Final = 4
+
+
+class UnsupportedSchemaVersionError(ValueError):
+    """A document of a newer version than this reader knows. The reader keeps its last good document."""
+
+    def __init__(self, kind: str, found: int) -> None:
+        super().__init__(
+            f"{kind} has schemaVersion {found}, but this program reads up to {SCHEMA_VERSION}: upgrade it, or roll the writer back."
+        )
+
+
+def parse_table(data: bytes | str) -> RoutingTable:
+    """Parse `table.json`. Raises UnsupportedSchemaVersionError, or pydantic.ValidationError for a broken document."""
+    table = RoutingTable.model_validate_json(data)
+    if table.schema_version > SCHEMA_VERSION:
+        raise UnsupportedSchemaVersionError("RoutingTable", table.schema_version)
+    return table
+
+
+def parse_keyring(data: bytes | str) -> Keyring:
+    """Parse `keyring.json`. Raises UnsupportedSchemaVersionError, or pydantic.ValidationError for a broken document."""
+    keyring = Keyring.model_validate_json(data)
+    if keyring.schema_version > SCHEMA_VERSION:
+        raise UnsupportedSchemaVersionError("Keyring", keyring.schema_version)
+    return keyring

@@ -1,0 +1,1 @@
+"""The operator: from a custom resource to the objects that a cluster needs."""
