@@ -1,0 +1,96 @@
+# HlServe. `make help` explains every target. Needed: git, make, and Python 3.11 or newer with venv and pip.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+UV ?= uv
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# Workspace members in the order of their dependencies; each has src/ and tests/. The engine plugin is no member: it shares nothing with them.
+MEMBERS := crds capacity operator router engine-image/sim bench e2e cli
+PACKAGES := hlserve_api hlserve_capacity hlserve_operator hlserve_router hlserve_sim hlserve_bench hlserve_local hlserve_cli hlserve_engine repository_checks
+SOURCES := $(MEMBERS) engine-image/plugin
+# Modules that write generated files; with --check they compare instead. Append new generators here.
+GENERATORS := hlserve_api.generate hlserve_bench.report.schema repository_checks.adr_index
+# Locks of images: name:member, where the lock holds the member's third-party dependencies and those of the members it needs.
+IMAGES := router:router operator:operator sim:engine-image/sim
+VERIFY_PARTS := verify-format verify-lint verify-types verify-imports verify-generated verify-repository
+
+generate verify-generated verify-repository: export PYTHONPATH := tools$(if $(PYTHONPATH),:$(PYTHONPATH))
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help install fmt lint type test generate verify $(VERIFY_PARTS) demo lock clean
+
+help: ## List the targets.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## Create .venv with every member and tool, from hash-pinned packages. Instant if nothing changed.
+
+$(STAMP): locks/dev.txt $(addsuffix /pyproject.toml,$(SOURCES))
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "HlServe needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V 2>&1). Name one: make install PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) cannot create virtual environments. Install its venv package (Debian, Ubuntu: apt install python3-venv)." >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement locks/dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation $(addprefix --editable ./,$(SOURCES))
+	@touch $@
+
+fmt: $(STAMP) ## Format the code and apply safe lint fixes.
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format .
+
+lint: verify-format verify-lint verify-imports ## Check format, lint rules and import contracts.
+
+type: verify-types ## Check types, strictly, tests included.
+
+test: $(STAMP) ## Run all tests that need no cluster and no GPU. PYTEST_ARGS narrows them.
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+generate: $(STAMP) ## Write every generated file anew: CRDs, schemas, reference pages, the ADR index.
+	for module in $(GENERATORS); do $(BIN)/python -m $$module; done
+
+verify: ## Run every static check, report all that fail.
+	@$(MAKE) --no-print-directory --keep-going $(VERIFY_PARTS)
+
+verify-format: $(STAMP) ## Part of verify: the code is formatted.
+	$(BIN)/ruff format --check .
+
+verify-lint: $(STAMP) ## Part of verify: lint rules.
+	$(BIN)/ruff check .
+
+verify-types: $(STAMP) ## Part of verify: mypy strict over packages, then over each member's tests by itself.
+	$(BIN)/mypy $(addprefix --package ,$(PACKAGES))
+	for folder in $(addsuffix /tests,$(SOURCES)) tests; do $(BIN)/mypy "$$folder"; done
+
+verify-imports: $(STAMP) ## Part of verify: the import contracts of pyproject.toml.
+	$(BIN)/lint-imports
+
+verify-generated: $(STAMP) ## Part of verify: no generated file was edited by hand or left behind its source.
+	failed=0; for module in $(GENERATORS); do $(BIN)/python -m $$module --check || failed=1; done; exit $$failed
+
+verify-repository: $(STAMP) ## Part of verify: file sizes, locks, links, folders, machine addresses, make targets.
+	$(BIN)/python -m repository_checks
+
+demo: $(STAMP) ## Run the main job on this machine: two pools of simulated engines, real clients, a report.
+	$(BIN)/hlserve demo $(DEMO_ARGS)
+
+lock: ## Resolve dependencies again into locks/ (needs uv; keeps pins that still fit).
+	$(call compile,locks/dev.txt,--group dev $(addsuffix /pyproject.toml,$(MEMBERS)))
+	$(foreach image,$(IMAGES),$(call compile,locks/$(firstword $(subst :, ,$(image))).txt,$(lastword $(subst :, ,$(image)))/pyproject.toml --constraint locks/dev.txt)$(newline))
+
+clean: ## Remove what was built or cached, and .venv.
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache $(VENV)
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+OWN := hlserve-workspace hlserve-api hlserve-capacity hlserve-operator hlserve-router hlserve-sim hlserve-bench hlserve-local hlserve
+compile = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links \
+	$(addprefix --no-emit-package ,$(OWN)) --output-file $(1) $(2)
+define newline
+
+
+endef
