@@ -1,0 +1,99 @@
+"""Checks between client keys, classes, models and Secrets that no schema can see. Pure: objects in, problems out."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from hlserve_api.v1alpha1 import ClientKey
+from hlserve_local.keys import secret_reference
+from hlserve_local.names import hint
+from hlserve_local.objects import Objects, Placed
+from hlserve_local.problems import Place, Problem, error, warning
+
+BUDGET_SENTENCE = (
+    "a budget needs a store that outlives the process: start with --limits-store sqlite:PATH (one machine) or "
+    "--limits-store valkey://HOST:PORT, or remove the budget."
+)
+
+
+def check_keys(objects: Objects, *, durable_store: bool, now: datetime) -> Iterator[Problem]:
+    """Everything that can be wrong between ClientKeys, WorkloadClasses and models; the keys themselves: `key_problems`."""
+    if not objects.keys:
+        yield warning(Place(), "holds no ClientKey, so every request gets 401: add one (hlserve keys new NAME --class CLASS).")
+    for placed in objects.keys:
+        yield from _check_class(objects, placed)
+        yield from _check_models(objects, placed)
+        yield from _check_expiry(placed, now)
+        if placed.value.spec.budget is not None and not durable_store:
+            yield error(placed.place, BUDGET_SENTENCE, "spec.budget")
+    yield from _check_unused_secrets(objects)
+
+
+def _check_class(objects: Objects, placed: Placed[ClientKey]) -> Iterator[Problem]:
+    classes = {item.value.name: item.value for item in objects.classes}
+    spec = placed.value.spec
+    own_name = spec.workload_class_ref.name
+    own = classes.get(own_name)
+    if own is None:
+        yield error(
+            placed.place,
+            f"no WorkloadClass is named {own_name}; {hint(own_name, classes, 'WorkloadClass')}",
+            "spec.workloadClassRef.name",
+        )
+    for index, name in enumerate(spec.allowed_classes):
+        path = f"spec.allowedClasses[{index}]"
+        allowed = classes.get(name)
+        if allowed is None:
+            yield error(placed.place, f"no WorkloadClass is named {name}; {hint(name, classes, 'WorkloadClass')}", path)
+        elif own is not None and name != own_name and allowed.spec.intent.rank <= own.spec.intent.rank:
+            yield warning(
+                placed.place,
+                f"the header can only lower a request's class, and {name} ({allowed.spec.intent}) is not below {own_name} "
+                f"({own.spec.intent}): requests that ask for it stay in {own_name}. Remove it, or make it the key's class.",
+                path,
+            )
+
+
+def _check_models(objects: Objects, placed: Placed[ClientKey]) -> Iterator[Problem]:
+    served = {
+        name for pool in objects.pools for name in (pool.value.spec.model.name, *pool.value.spec.model.aliases)
+    }
+    for index, model in enumerate(placed.value.spec.models):
+        if model not in served:
+            yield warning(
+                placed.place, f"no pool serves the model {model}; {hint(model, served, 'model')}", f"spec.models[{index}]"
+            )
+
+
+def _check_expiry(placed: Placed[ClientKey], now: datetime) -> Iterator[Problem]:
+    for credential in placed.value.spec.credentials:
+        if credential.not_after is not None and credential.not_after <= now:
+            yield warning(
+                placed.place,
+                f"this credential expired at {credential.not_after.isoformat()}: make a new one, or remove it.",
+                f"spec.credentials[{credential.id}].notAfter",
+            )
+
+
+def _check_unused_secrets(objects: Objects) -> Iterator[Problem]:
+    used = {
+        secret_reference(placed.value, credential)[0]
+        for placed in objects.keys
+        for credential in placed.value.spec.credentials
+    }
+    for pool in objects.pools:
+        used.update(_strings(pool.value.spec.model_dump(mode="json")))
+    for name, place in objects.secret_places.items():
+        if name not in used:
+            yield warning(place, "nothing in this folder uses this Secret: refer to it from a ClientKey, or remove it.")
+
+
+def _strings(value: object) -> Iterator[str]:
+    """Every string in a nested structure: the names that a pool could refer to, wherever they stand."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)

@@ -1,0 +1,47 @@
+"""A folder's objects once each of them is valid by itself: typed, with their places, ready for checks across objects."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from hlserve_api.v1alpha1 import ClientKey, ServingPool, WorkloadClass
+from hlserve_api.v1alpha1.workload_class import ClassTarget
+from hlserve_local.problems import Place
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Placed(Generic[T]):
+    """An object and the document it came from."""
+
+    value: T
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """Everything of one folder. Names are unique within each kind; of objects given twice the first stands here."""
+
+    pools: tuple[Placed[ServingPool], ...] = ()
+    classes: tuple[Placed[WorkloadClass], ...] = ()
+    keys: tuple[Placed[ClientKey], ...] = ()
+    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Secret name → key within it → plain text."""
+    secret_places: Mapping[str, Place] = field(default_factory=dict)
+
+    @property
+    def secret_values(self) -> dict[tuple[str, str], str]:
+        """(Secret name, key) → plain text, as `hlserve_api.compile` takes them."""
+        return {(name, key): value for name, values in self.secrets.items() for key, value in values.items()}
+
+    def pools_of(self, target: ClassTarget) -> Iterator[Placed[ServingPool]]:
+        """The pools that a target of a class names or selects."""
+        for pool in self.pools:
+            if target.pool_ref is not None:
+                if pool.value.name == target.pool_ref.name:
+                    yield pool
+            elif target.pool_selector is not None:
+                labels = pool.value.metadata.labels
+                if all(labels.get(key) == value for key, value in target.pool_selector.match_labels.items()):
+                    yield pool
