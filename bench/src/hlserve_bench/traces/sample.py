@@ -1,6 +1,6 @@
 """Makes the demo's trace sample: `python -m hlserve_bench.traces.sample --traces DIR [--check]`.
 
-The sample is a cut, nothing else: the first rows of the Azure conversation trace, and the first rounds of every n-th agent session.
+The sample is a cut, nothing else: every n-th row of the Azure conversation trace, and the first rounds of every n-th agent session.
 Scaling happens at replay, so the sample is checkable against its source line by line.
 """
 
@@ -53,10 +53,13 @@ def main(traces: Path, out: Path, check: bool) -> None:
 
 
 def chat_sample(source: Path, rows: int) -> str:
-    """The header and the first `rows` lines of the trace, unchanged."""
+    """The header and every n-th line of the trace, `rows` in all, unchanged: lengths drift over the hour, so a head would not do."""
     load_azure(source)
     lines = gzip.decompress(source.read_bytes()).decode("utf-8").splitlines()
-    return "\n".join(lines[: rows + 1]) + "\n"
+    header, data = lines[0], lines[1:]
+    if len(data) < rows:
+        raise TraceError(f"{source}: {len(data)} requests, {rows} are needed.")
+    return "\n".join([header, *(data[index * len(data) // rows] for index in range(rows))]) + "\n"
 
 
 def agent_sample(source: Path, sessions: int, max_rounds: int) -> str:
