@@ -105,20 +105,19 @@ def int32(minimum: int, maximum: int) -> Any:
     return Field(ge=minimum, le=maximum, json_schema_extra={"format": "int32"})
 
 
+def _add_rules(schema: JsonSchema, model: type[Any]) -> None:
+    if model.rules:
+        schema["x-kubernetes-validations"] = [rule.as_validation() for rule in model.rules]
+
+
 class Node(BaseModel):
     """A part of a custom resource: frozen, camelCase on the wire, unknown fields ignored, CEL rules in `rules`."""
 
-    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore")
+    model_config = ConfigDict(
+        frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore", json_schema_extra=_add_rules
+    )
 
     rules: ClassVar[tuple[Rule, ...]] = ()
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
-        reference = handler(core)
-        schema = handler.resolve_ref_schema(reference)
-        if cls.rules:
-            schema["x-kubernetes-validations"] = [rule.as_validation() for rule in cls.rules]
-        return reference
 
 
 class LocalReference(Node):
