@@ -55,9 +55,10 @@ class FinishReason(StrEnum):
 class EngineConfig:
     """Flags of one engine replica, in SGLang's terms.
 
-    `chunked_prefill_size` None: no chunking bound (-1). `throughput_mode` is HlServe's human-less mode: the scheduling bound
-    on chunks is lifted (greedy, `max_prefill_tokens` a step), admission keeps the active sessions inside
-    `admission_fraction` of the pool, and mixing stops above the two-stage watermark.
+    `chunked_prefill_size` None: no chunking bound (-1), and as in SGLang no mixing either. `throughput_mode` is the scheduling
+    part of HlServe's human-less mode: whole prompts, `max_prefill_tokens` a step, mixed with decoding. Its other parts are flags
+    of their own, so that each can be measured alone: `kv_aware_admission` keeps the active sessions inside `admission_fraction`
+    of the pool, `two_stage` stops prefill above its watermark, `schedule_policy` LPM.
     """
 
     pool_tokens: int
@@ -79,12 +80,16 @@ class EngineConfig:
     two_stage_enter: float = 0.9
     two_stage_leave: float = 0.8
     reserve_output: bool = True
-    """Reserve the whole reply's KV at admission. False: admit by a ratio of new tokens as SGLang does, and retract when the pool is full."""
+    """Reserve the whole reply's KV at admission. False: admit by SGLang's ratio of new tokens, and retract when the pool is full."""
     new_token_ratio: float = 0.7
     lpm_max_waiting: int | None = None
     """Above this many waiting requests LPM falls back to FCFS (SGLang: 128); None: never."""
     max_age_us: int | None = None
     """LPM's age bound: a request that waited longer goes first; None: none."""
+    lpm_max_overtakes: int | None = None
+    """LPM's bound in requests: one that was overtaken by as many goes first; None: none."""
+    session_overlap_fraction: float = 0.9
+    """A prompt continues a session if it begins with at least this share of the former prompt."""
     chunk_boundary_us: float = 0.0
     """δ: extra host time per chunk boundary."""
     disable_radix_cache: bool = False
@@ -172,6 +177,7 @@ class EngineTotals:
     stage_flips: int = 0
     busy_us: int = 0
     cost_us: dict[str, float] = field(default_factory=dict)
+    """Busy time by kind of step (decode, prefill, mixed), and chunk_boundary: the part of it that δ took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +204,11 @@ class Engine(Protocol):
 
     def submit(self, request: EngineRequest, now_us: int) -> Accepted | Refused: ...
     def abort(self, rid: str, now_us: int) -> bool:
-        """Remove a request by its exact id; during a step it leaves at the step's end. False: not here."""
+        """Remove a request by its exact id. False: not here.
+
+        Between steps it is gone at once and no event follows. During a step it leaves, and frees its KV, at the step's end:
+        `end_step` then delivers `Finished(rid, ABORT)` and none of its tokens.
+        """
         ...
 
     def begin_step(self, now_us: int) -> Step | None: ...

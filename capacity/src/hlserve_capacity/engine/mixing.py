@@ -1,0 +1,58 @@
+"""Two-stage mixing: when the engine stops prefilling and only decodes."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvPressure:
+    """KV state that the rule looks at. Tokens."""
+
+    pool: int
+    resident: int
+    """KV present for running requests."""
+    reserved: int
+    """KV present or promised for running requests."""
+    cached: int
+    """KV that eviction may take."""
+    pending: int
+    """Prompt tokens to be computed, of running and waiting requests."""
+
+
+class StageGate:
+    """Gated rule: resident KV counts, admission stops with prefill, and the stage is left below a lower mark.
+
+    Counting what is only reserved would hold "full" true as long as requests wait, and prefill would starve until the batch is
+    nearly empty. Without the lower mark the engine would flip every few steps.
+    """
+
+    def __init__(self, enter: float, leave: float) -> None:
+        if not 0 < leave <= enter <= 1:
+            raise ValueError(f"two-stage marks must satisfy 0 < leave <= enter <= 1, got leave {leave}, enter {enter}")
+        self._enter = enter
+        self._leave = leave
+        self.decode_only = False
+        self.flips = 0
+
+    def update(self, pressure: KvPressure) -> bool:
+        """Whether this step only decodes."""
+        mark = self._leave if self.decode_only else self._enter
+        free = pressure.pool - pressure.resident - pressure.cached
+        self._set(pressure.resident > mark * pressure.pool and pressure.pending > pressure.cached + max(0, free))
+        return self.decode_only
+
+    def idle(self) -> None:
+        """Nothing decodes: the stage is over, or no one would ever prefill."""
+        self._set(False)
+
+    def _set(self, decode_only: bool) -> None:
+        self.flips += decode_only != self.decode_only
+        self.decode_only = decode_only
+
+
+class NaiveStageGate(StageGate):
+    """A literal reading of the two-stage rule: reserved KV counts and there is one mark. Kept to show what it costs."""
+
+    def update(self, pressure: KvPressure) -> bool:
+        free = pressure.pool - pressure.reserved - pressure.cached
+        self._set(pressure.reserved > self._enter * pressure.pool and pressure.pending > pressure.cached + max(0, free))
+        return self.decode_only

@@ -1,0 +1,523 @@
+"""The simulated engine: SGLang's scheduling loop and HlServe's human-less mode over a step cost and a KV pool.
+
+Pure: the driver owns the clock. One step is planned by `begin_step` and takes effect in `end_step`.
+"""
+
+import heapq
+from itertools import count
+
+from hlserve_capacity.engine.admission import SessionLedger
+from hlserve_capacity.engine.mixing import KvPressure, NaiveStageGate, StageGate
+from hlserve_capacity.engine.ordering import WaitingQueue, matched_tokens, service_order
+from hlserve_capacity.engine.pool import KvPool
+from hlserve_capacity.engine.radix import TOKEN_BYTES, token_key
+from hlserve_capacity.engine.retraction import (
+    CLIP_NEW_TOKENS,
+    RETRACT_DECODE_STEPS,
+    NewTokenRatio,
+    retraction_order,
+)
+from hlserve_capacity.engine.sequence import Phase, Sequence
+from hlserve_capacity.engine.types import (
+    Accepted,
+    EngineConfig,
+    EngineEvent,
+    EngineGauges,
+    EngineRequest,
+    EngineTotals,
+    Finished,
+    FinishReason,
+    Refused,
+    RejectReason,
+    Retracted,
+    Step,
+    StepCost,
+    Token,
+)
+
+PENDING_WINDOW = 64
+"""Waiting requests that the two-stage rule looks at."""
+
+
+class Scheduler:
+    """One engine replica. Implements `hlserve_capacity.engine.types.Engine`."""
+
+    def __init__(self, config: EngineConfig, cost: StepCost) -> None:
+        self.config = config
+        self._cost = cost
+        self._pool = KvPool(config.pool_tokens)
+        self._tree = self._pool.tree
+        self._queue = WaitingQueue()
+        self._sessions = SessionLedger(config, self._tree)
+        gate = NaiveStageGate if config.naive_two_stage else StageGate
+        self._gate = gate(config.two_stage_enter, config.two_stage_leave)
+        self._ratio = NewTokenRatio(config.new_token_ratio)
+        self._mixed = config.throughput_mode or (config.mixed_chunk and config.chunked_prefill_size is not None)
+        self._whole_prompts = config.throughput_mode or config.chunked_prefill_size is None
+        self._totals = EngineTotals()
+        self._known: dict[str, Sequence] = {}
+        self._prefilling: dict[str, Sequence] = {}
+        self._decoding: dict[str, Sequence] = {}
+        self._finishing: list[tuple[int, int, Sequence]] = []
+        self._iteration = 0
+        self._decode_context = 0
+        self._orders = count()
+        self._step: Step | None = None
+        self._planned: list[tuple[Sequence, int]] = []
+        self._doomed: list[Sequence] = []
+        self._events: list[EngineEvent] = []
+        self._queue_changed = False
+        """Something happened since the queue was last found blocked."""
+
+    # -- the driver's calls ------------------------------------------------------------------------------------------
+
+    def submit(self, request: EngineRequest, now_us: int) -> Accepted | Refused:
+        """Put a request into the queue, or say why not. Raises ValueError for an id in use and an empty prompt."""
+        config = self.config
+        if request.rid in self._known:
+            raise ValueError(f"request id {request.rid!r} is in use: give every request its own")
+        prompt_tokens = len(request.prompt)
+        if prompt_tokens == 0 or request.output_tokens < 0:
+            raise ValueError(f"request {request.rid!r} needs at least one prompt token and no negative output")
+        limit = min(config.context_length, config.pool_tokens)
+        if prompt_tokens + request.output_tokens > limit:
+            return Refused(
+                RejectReason.TOO_LONG,
+                f"prompt of {prompt_tokens} tokens and reply of {request.output_tokens} exceed the {limit} this engine holds",
+            )
+        if config.max_queued_requests is not None and len(self._queue) >= config.max_queued_requests:
+            return Refused(RejectReason.QUEUE_FULL, f"{len(self._queue)} requests wait already")
+        sequence = Sequence(
+            request=request,
+            key=token_key(request.prompt),
+            order=next(self._orders),
+            arrived_us=now_us,
+            prompt_tokens=prompt_tokens,
+            target=prompt_tokens,
+        )
+        self._known[request.rid] = sequence
+        if config.kv_aware_admission:
+            if self._sessions.expire(now_us):
+                self._queue_changed = True
+            self._sessions.claim(sequence)
+        self._enqueue(sequence)
+        self._totals.requests += 1
+        return Accepted()
+
+    def abort(self, rid: str, now_us: int) -> bool:
+        """Remove a request by its exact id, in whatever state. False: not here. See `Engine.abort` for the event."""
+        sequence = self._known.get(rid)
+        if sequence is None or sequence.aborted:
+            return False
+        sequence.aborted = True
+        self._totals.aborted += 1
+        if self._step is not None and sequence.phase is not Phase.WAITING:
+            self._doomed.append(sequence)
+            return True
+        self._drop(sequence, now_us)
+        if self._step is not None:
+            self._events.append(Finished(rid, FinishReason.ABORT))
+        return True
+
+    def begin_step(self, now_us: int) -> Step | None:
+        """Plan one iteration. None: nothing can run now; `next_wakeup_us` says whether waiting alone helps."""
+        if self._step is not None:
+            raise RuntimeError("a step is running: call end_step before the next begin_step")
+        if self.config.kv_aware_admission and self._sessions.expire(now_us):
+            self._queue_changed = True
+        if not self.config.reserve_output:
+            self._prepare_decode()
+        decoding = len(self._decoding)
+        planned = [] if self._decode_only() else self._plan_prefill(decoding, now_us)
+        if not planned and not decoding:
+            planned = self._plan_stuck(now_us)
+            if not planned:
+                self._ratio.reset()
+                return None
+        rows = decoding if self._mixed or not planned else 0
+        chunk_tokens = sum(tokens for _, tokens in planned)
+        if not self._pool.make_free(rows + chunk_tokens):
+            raise RuntimeError("admission promised KV that is not there")
+        context = self._decode_context if rows else 0
+        duration = self._cost.step_us(rows, context, [(tokens, item.resident) for item, tokens in planned])
+        boundaries = sum(1 for item, tokens in planned if tokens < item.todo)
+        boundary_us = boundaries * self.config.chunk_boundary_us
+        self._planned = planned
+        self._step = Step(
+            start_us=now_us,
+            duration_us=max(1, round(duration + boundary_us)),
+            decode_sequences=rows,
+            decode_context_tokens=context,
+            chunks=tuple((item.request.rid, tokens, item.resident) for item, tokens in planned),
+        )
+        self._count_step(self._step, boundary_us)
+        return self._step
+
+    def end_step(self, now_us: int) -> list[EngineEvent]:
+        """Deliver the step: every token, in order of the requests' start, then the requests that left."""
+        step = self._running_step()
+        events, self._events = self._events, []
+        if step.decode_sequences:
+            made = self._iteration + 1
+            events += [
+                Token(rid, sequence.output_tokens - 1 - sequence.finish_iteration + made)
+                for rid, sequence in self._decoding.items()
+                if not sequence.aborted
+            ]
+        return self._close_step(events, now_us)
+
+    def end_step_edges(self, now_us: int) -> list[EngineEvent]:
+        """The same step with fewer events: of each reply only its first token, its end and its retractions."""
+        self._running_step()
+        events, self._events = self._events, []
+        return self._close_step(events, now_us)
+
+    def next_wakeup_us(self, now_us: int) -> int | None:
+        """When a hold expires that a waiting request may be blocked by; None: only a new request changes anything."""
+        if not len(self._queue) or self._prefilling or self._decoding:
+            return None
+        expiry = self._sessions.next_expiry_us()
+        return None if expiry is None else max(expiry, now_us)
+
+    def flush_cache(self) -> bool:
+        """Forget the prefix cache. False, and nothing done, while a request is here."""
+        if self._known:
+            return False
+        self._sessions.clear()
+        self._tree.clear()
+        return True
+
+    def gauges(self) -> EngineGauges:
+        """The state now."""
+        pool = self._pool
+        return EngineGauges(
+            running=len(self._prefilling) + len(self._decoding),
+            queued=len(self._queue),
+            kv_used_tokens=pool.used_tokens,
+            kv_cached_tokens=pool.cached_tokens,
+            token_usage=pool.used_tokens / pool.capacity_tokens,
+            pending_prefill_tokens=sum(item.todo for item in self._prefilling.values())
+            + sum(item.target for item in self._queue),
+            held_sessions=self._sessions.idle_sessions,
+        )
+
+    @property
+    def totals(self) -> EngineTotals:
+        """Counters since start; `stage_flips` as of now."""
+        self._totals.stage_flips = self._gate.flips
+        return self._totals
+
+    # -- planning ----------------------------------------------------------------------------------------------------
+
+    def _decode_only(self) -> bool:
+        if not (self.config.two_stage or self.config.naive_two_stage):
+            return False
+        if not self._decoding:
+            self._gate.idle()
+            return False
+        pool = self._pool
+        pending = sum(item.todo for item in self._prefilling.values())
+        if pool.used_tokens + pool.promised_tokens > self.config.two_stage_leave * pool.capacity_tokens:
+            pending += sum(item.target - matched_tokens(item, self._tree) for item in self._queue.head(PENDING_WINDOW))
+        return self._gate.update(
+            KvPressure(
+                pool=pool.capacity_tokens,
+                resident=pool.used_tokens,
+                reserved=pool.used_tokens + pool.promised_tokens,
+                cached=self._tree.evictable_tokens,
+                pending=pending,
+            )
+        )
+
+    def _plan_prefill(self, decoding: int, now_us: int) -> list[tuple[Sequence, int]]:
+        config = self.config
+        budget = config.max_prefill_tokens
+        if not self._whole_prompts:
+            # A decode row is one token of the same forward pass: SGLang charges it to the chunk.
+            budget = min(config.chunked_prefill_size or budget, budget) - (decoding if self._mixed else 0)
+        planned: list[tuple[Sequence, int]] = []
+        for sequence in self._prefilling.values():
+            if budget <= 0:
+                return planned
+            tokens = sequence.todo if self._whole_prompts else min(budget, sequence.todo)
+            planned.append((sequence, tokens))
+            budget -= tokens
+        if budget > 0 and self._queue_changed and len(self._queue):
+            self._start_waiting(planned, budget, now_us)
+        return planned
+
+    def _start_waiting(self, planned: list[tuple[Sequence, int]], budget: int, now_us: int) -> None:
+        slots = self.config.max_running_requests - len(self._prefilling) - len(self._decoding)
+        if slots <= 0:
+            return
+        for sequence in service_order(self._queue, self.config, self._tree, now_us):
+            if slots <= 0 or budget <= 0:
+                return
+            if not self._fits(sequence):
+                break
+            if self._whole_prompts and planned and sequence.todo > budget:
+                self._undo_fit(sequence)
+                return
+            self._start(sequence)
+            tokens = sequence.todo if self._whole_prompts else min(budget, sequence.todo)
+            planned.append((sequence, tokens))
+            budget -= tokens
+            slots -= 1
+        self._queue_changed = False
+
+    def _fits(self, sequence: Sequence) -> bool:
+        """Whether the request may start. True: its session is admitted and its cached prefix is locked."""
+        opened = False
+        if self.config.kv_aware_admission and not sequence.admitted:
+            if not self._sessions.try_open(sequence):
+                return False
+            opened = True
+        if not self.config.disable_radix_cache:
+            found = self._tree.match(sequence.key, min(sequence.prompt_tokens, sequence.target - 1))
+            sequence.node, sequence.shared, sequence.resident = found.node, found.tokens, found.tokens
+            self._tree.acquire(found.node)
+        if self._needed(sequence) <= self._available():
+            return True
+        self._undo_fit(sequence)
+        if opened:
+            self._sessions.close(sequence)
+        return False
+
+    def _undo_fit(self, sequence: Sequence) -> None:
+        if sequence.node is not None:
+            self._tree.release(sequence.node)
+        sequence.node, sequence.shared, sequence.resident = None, 0, 0
+
+    def _needed(self, sequence: Sequence) -> float:
+        remaining = sequence.prompt_tokens + sequence.output_tokens - sequence.target
+        if self.config.reserve_output:
+            return sequence.todo + remaining
+        return sequence.todo + self._ratio.current * min(remaining, CLIP_NEW_TOKENS)
+
+    def _available(self) -> float:
+        if self.config.reserve_output:
+            return self._pool.unpromised_tokens
+        growth = sum(min(item.output_tokens - self._made(item), CLIP_NEW_TOKENS) for item in self._decoding.values())
+        growth += sum(min(item.output_tokens - item.made, CLIP_NEW_TOKENS) for item in self._prefilling.values())
+        return self._pool.unpromised_tokens - max(self._ratio.current * growth, len(self._decoding))
+
+    def _plan_stuck(self, now_us: int) -> list[tuple[Sequence, int]]:
+        """Nothing runs although requests wait: give up idle sessions, then what is kept for admitted ones that wait."""
+        if not len(self._queue) or not self.config.kv_aware_admission:
+            return []
+        blocked = service_order(self._queue, self.config, self._tree, now_us)[0]
+        while blocked.admitted and self._sessions.drop_oldest():
+            self._queue_changed = True
+            if planned := self._plan_prefill(0, now_us):
+                return planned
+        if not blocked.admitted:
+            return []
+        for sequence in self._queue:
+            if sequence.admitted:
+                self._sessions.demote(sequence)
+        self._queue_changed = True
+        return self._plan_prefill(0, now_us)
+
+    # -- running without full reservation ----------------------------------------------------------------------------
+
+    def _prepare_decode(self) -> None:
+        """Before a decode step: make room for one token each, by retracting requests if need be."""
+        if not self._decoding:
+            return
+        self._queue_changed = True
+        pool, config = self._pool, self.config
+        while pool.unpromised_tokens < len(self._decoding) and self._sessions.drop_oldest():
+            pass
+        if pool.unpromised_tokens >= len(self._decoding):
+            self._ratio.decay()
+            return
+        victims = retraction_order(
+            ((item, self._made(item)) for item in self._decoding.values()),
+            priority=config.priority_scheduling,
+            low_first=config.low_priority_values_first,
+        )
+        for victim in victims:
+            if pool.unpromised_tokens >= len(self._decoding) * RETRACT_DECODE_STEPS and len(self._decoding) < len(
+                victims
+            ):
+                break
+            if len(self._decoding) == 1 and (pool.unpromised_tokens >= 1 or not self._prefilling):
+                break
+            self._retract(victim)
+        stayed = [(self._made(item), item.output_tokens) for item in self._decoding.values()]
+        self._ratio.after_retraction(sum(made for made, _ in stayed), len(stayed), sum(out for _, out in stayed))
+
+    def _retract(self, sequence: Sequence) -> None:
+        made = self._made(sequence)
+        self._detach(sequence)
+        sequence.made = made
+        sequence.target = sequence.prompt_tokens + made
+        self._totals.retractions += 1
+        self._events.append(Retracted(sequence.request.rid))
+        self._enqueue(sequence)
+
+    # -- transitions -------------------------------------------------------------------------------------------------
+
+    def _enqueue(self, sequence: Sequence) -> None:
+        sequence.phase = Phase.WAITING
+        self._queue.add(sequence)
+        self._queue_changed = True
+
+    def _start(self, sequence: Sequence) -> None:
+        """Waiting → prefilling; `_fits` has locked its prefix."""
+        earlier = self._queue.remove(sequence)
+        for passed in self._queue.head(earlier):
+            passed.overtaken += 1
+        self._sessions.started(sequence)
+        sequence.phase = Phase.PREFILLING
+        if not sequence.started:
+            sequence.started = True
+            sequence.cached_tokens = sequence.shared
+            self._totals.prompt_tokens += sequence.prompt_tokens
+            self._totals.cached_tokens += sequence.shared
+        self._pool.promised_tokens += self._unwritten(sequence)
+        self._prefilling[sequence.request.rid] = sequence
+
+    def _close_step(self, events: list[EngineEvent], now_us: int) -> list[EngineEvent]:
+        step = self._running_step()
+        self._step = None
+        if step.decode_sequences:
+            self._decode_one(events, now_us)
+        for sequence, tokens in self._planned:
+            self._prefill_some(sequence, tokens, events, now_us)
+        self._planned = []
+        for sequence in self._doomed:
+            if sequence.phase is not Phase.GONE:
+                self._drop(sequence, now_us)
+                events.append(Finished(sequence.request.rid, FinishReason.ABORT))
+        self._doomed.clear()
+        return events
+
+    def _decode_one(self, events: list[EngineEvent], now_us: int) -> None:
+        """Every decoding request makes one token: sums move, only those that end are looked at."""
+        rows = len(self._decoding)
+        self._iteration += 1
+        self._decode_context += rows
+        self._pool.private_tokens += rows
+        if self.config.reserve_output:
+            self._pool.promised_tokens -= rows
+        self._totals.output_tokens += rows
+        heap = self._finishing
+        while heap and heap[0][0] <= self._iteration:
+            _, _, sequence = heapq.heappop(heap)
+            if sequence.phase is Phase.DECODING and sequence.finish_iteration <= self._iteration:
+                self._finish(sequence, events, now_us)
+
+    def _prefill_some(self, sequence: Sequence, tokens: int, events: list[EngineEvent], now_us: int) -> None:
+        pool = self._pool
+        sequence.resident += tokens
+        pool.private_tokens += tokens
+        pool.promised_tokens -= tokens
+        if sequence.todo:
+            return
+        rid = sequence.request.rid
+        del self._prefilling[rid]
+        if not self.config.disable_radix_cache:
+            self._share_prompt(sequence)
+        made = sequence.made
+        remaining = sequence.output_tokens - made
+        if remaining > 0:
+            self._totals.output_tokens += 1
+            if not sequence.aborted:
+                events.append(Token(rid, made, sequence.cached_tokens if made == 0 else 0))
+        sequence.phase = Phase.DECODING
+        sequence.finish_iteration = self._iteration + max(0, remaining - 1)
+        self._decoding[rid] = sequence
+        self._decode_context += sequence.target
+        if remaining <= 1:
+            self._finish(sequence, events, now_us)
+        else:
+            heapq.heappush(self._finishing, (sequence.finish_iteration, sequence.order, sequence))
+
+    def _share_prompt(self, sequence: Sequence) -> None:
+        """Put the computed prompt into the tree; what another request put there meanwhile is kept once."""
+        leaf, _ = self._tree.insert(sequence.key)
+        self._tree.acquire(leaf)
+        if sequence.node is not None:
+            self._tree.release(sequence.node)
+        sequence.node = leaf
+        self._pool.private_tokens -= sequence.prompt_tokens - sequence.shared
+        sequence.shared = sequence.prompt_tokens
+
+    def _finish(self, sequence: Sequence, events: list[EngineEvent], now_us: int) -> None:
+        """The request ends by itself: what can be reused stays, held for its session if sessions are admitted."""
+        leaf, kept = sequence.node, sequence.shared
+        reply = sequence.request.reply
+        if reply is not None and leaf is not None and sequence.output_tokens > 1:
+            tail = token_key(reply[: sequence.output_tokens - 1])
+            leaf, _ = self._tree.insert(sequence.key + tail)
+            kept = (len(sequence.key) + len(tail)) // TOKEN_BYTES
+        if self.config.kv_aware_admission and leaf is not None and not sequence.aborted:
+            self._sessions.rest(sequence, leaf, kept, now_us)
+        else:
+            self._sessions.close(sequence)
+        self._detach(sequence)
+        sequence.phase = Phase.GONE
+        del self._known[sequence.request.rid]
+        self._totals.finished += not sequence.aborted
+        events.append(Finished(sequence.request.rid, FinishReason.ABORT if sequence.aborted else FinishReason.LENGTH))
+
+    def _drop(self, sequence: Sequence, now_us: int) -> None:
+        """The request ends by its client's wish."""
+        if sequence.phase is Phase.WAITING:
+            self._queue.remove(sequence)
+            self._sessions.give_back(sequence, now_us)
+            self._queue_changed = True
+        else:
+            self._sessions.close(sequence)
+            self._detach(sequence)
+        sequence.phase = Phase.GONE
+        del self._known[sequence.request.rid]
+
+    def _detach(self, sequence: Sequence) -> None:
+        """Give the KV of a running request back: its prompt stays cached, the rest is free."""
+        rid = sequence.request.rid
+        resident = sequence.resident
+        if sequence.phase is Phase.DECODING:
+            resident = sequence.prompt_tokens + max(0, self._made(sequence) - 1)
+            del self._decoding[rid]
+            self._decode_context -= resident
+        else:
+            self._prefilling.pop(rid, None)
+        self._pool.private_tokens -= resident - sequence.shared
+        sequence.resident = resident
+        self._pool.promised_tokens -= self._unwritten(sequence)
+        self._undo_fit(sequence)
+        self._queue_changed = True
+
+    # -- small facts -------------------------------------------------------------------------------------------------
+
+    def _made(self, sequence: Sequence) -> int:
+        """Reply tokens of a decoding request so far."""
+        return sequence.output_tokens - sequence.finish_iteration + self._iteration
+
+    def _unwritten(self, sequence: Sequence) -> int:
+        """KV tokens promised to a running request and not written yet."""
+        if self.config.reserve_output:
+            return sequence.prompt_tokens + sequence.output_tokens - sequence.resident
+        return max(0, sequence.target - sequence.resident)
+
+    def _running_step(self) -> Step:
+        if self._step is None:
+            raise RuntimeError("no step is running: call begin_step first")
+        return self._step
+
+    def _count_step(self, step: Step, boundary_us: float) -> None:
+        totals = self._totals
+        totals.steps += 1
+        totals.busy_us += step.duration_us
+        if step.chunks and step.decode_sequences:
+            kind, totals.mixed_steps = "mixed", totals.mixed_steps + 1
+        elif step.chunks:
+            kind, totals.prefill_steps = "prefill", totals.prefill_steps + 1
+        else:
+            kind, totals.decode_steps = "decode", totals.decode_steps + 1
+        cost = totals.cost_us
+        cost[kind] = cost.get(kind, 0.0) + step.duration_us
+        if boundary_us:
+            cost["chunk_boundary"] = cost.get("chunk_boundary", 0.0) + boundary_us
