@@ -82,8 +82,8 @@ def _not_empty(arms: Arms) -> list[Check]:
                 name=f"{name}_ran",
                 passed=enough and not _mostly_failed(arm),
                 sentence=f"{arm.name}: {chat.requests} chat requests ({chat.ok} ok, {chat.failed} failed) and "
-                f"{agent.requests} agent rounds ({agent.ok} ok, {agent.failed} failed) in the window; at least {_MIN_CHAT_REQUESTS} chat requests, one good "
-                "round and fewer failures than successes are needed to judge anything.",
+                f"{agent.requests} agent rounds ({agent.ok} ok, {agent.failed} failed) in the window; at least "
+                f"{_MIN_CHAT_REQUESTS} chat requests, one good round and fewer failures than successes are needed to judge anything.",
             )
         )
     return checks

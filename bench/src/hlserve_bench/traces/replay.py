@@ -12,8 +12,8 @@ from hlserve_bench.traces.agentic import LOOK_BACK_ROUNDS, AgentRound, AgentSess
 FILLER_TOKENS = 1000
 """Tokens 0 to 999 fill prompts. Small, so that a prompt as text stays near five bytes a token."""
 
-SEGMENTS_PER_NAMESPACE = 4096
-"""Rounds that one namespace can hold."""
+SEGMENTS_PER_NAMESPACE = 256
+"""Rounds that one namespace can hold. With it the ids of a run stay below 10⁹, which the simulator reads as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,14 @@ class ReplayRules:
     """Prompt and reply of the largest round, after scaling."""
     max_output_tokens: int = 2_048
     max_think_seconds: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_rounds <= SEGMENTS_PER_NAMESPACE:
+            raise ValueError(f"max_rounds is {self.max_rounds} but must be 1 to {SEGMENTS_PER_NAMESPACE}")
+        if not 1 <= self.max_output_tokens < self.max_context_tokens:
+            raise ValueError(
+                "max_output_tokens must be at least 1 and below max_context_tokens: a prompt needs room too"
+            )
 
     def describe(self) -> tuple[str, ...]:
         """The rules as sentences for a report."""
