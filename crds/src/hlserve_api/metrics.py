@@ -123,7 +123,7 @@ ROUTER: Final = (
     _counter("hlserve_router_client_tokens_total", "Prompt plus reply tokens, by client.", CLIENT, unit="tokens"),
     _counter(
         "hlserve_router_affinity_total", "Placements by how affinity came out.", CLASS, POOL,
-        Label("result", "hit: the remembered replica; miss: none remembered; escaped: it was too busy.", ("hit", "miss", "escaped", "none")),
+        Label("result", "hit: the remembered replica; miss: none known; escaped: too busy.", ("hit", "miss", "escaped", "none")),
     ),
     _counter(
         "hlserve_router_retries_total", "Further tries before the first byte.", POOL,
