@@ -1,10 +1,9 @@
 """ClientKey: who calls, in which class, with which limits. The keys themselves are in Secrets, never here."""
 
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import AwareDatetime, Field, StringConstraints
 
 from hlserve_api.routing import BudgetPeriod, OnExhausted
 from hlserve_api.v1alpha1.meta import (
@@ -62,8 +61,10 @@ class Credential(Node):
         default=KeyEncoding.PLAIN,
         description="Plain: the Secret holds the key. SHA256: it holds the lower-case hexadecimal digest of the key.",
     )
-    not_before: datetime | None = Field(default=None, description="When the key starts to be valid; unset: at once.")
-    not_after: datetime | None = Field(default=None, description="When the key stops being valid; unset: never.")
+    not_before: AwareDatetime | None = Field(
+        default=None, description="When the key starts to be valid; unset: at once."
+    )
+    not_after: AwareDatetime | None = Field(default=None, description="When the key stops being valid; unset: never.")
 
     def secret(self, client_key: str) -> tuple[str, str]:
         """Name of the Secret and key within it, for the credential of the ClientKey with this name."""
@@ -130,7 +131,7 @@ class CredentialStatus(Node):
         max_length=8,
         pattern=r"^[0-9a-f]{8}$",
     )
-    not_after: datetime | None = Field(default=None, description="When the key stops being valid.")
+    not_after: AwareDatetime | None = Field(default=None, description="When the key stops being valid.")
 
 
 class ClientKeyStatus(Node):
@@ -148,7 +149,7 @@ class ClientKeyStatus(Node):
     synced_routers: str | None = Field(
         default=None, description="Routers that know this revision, of all, such as `3/3`.", max_length=15
     )
-    last_used_time: datetime | None = Field(default=None, description="Last request, to within ten minutes.")
+    last_used_time: AwareDatetime | None = Field(default=None, description="Last request, to within ten minutes.")
     conditions: Conditions = Field(default=(), description="Ready and CredentialsResolved.")
 
 

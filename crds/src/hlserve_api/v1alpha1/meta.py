@@ -1,11 +1,18 @@
 """What every custom resource shares: the model base, CEL rules, bounded strings, references, metadata and conditions."""
 
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, StringConstraints
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    StringConstraints,
+)
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema
 
@@ -152,7 +159,7 @@ class Condition(Node):
         description="Why, as one CamelCase word that programs can match.", max_length=63, pattern=r"^[A-Za-z]+$"
     )
     message: str = Field(default="", description="The same for people, with what to do next.", max_length=1024)
-    last_transition_time: datetime = Field(description="When `status` last changed.")
+    last_transition_time: AwareDatetime = Field(description="When `status` last changed.")
     observed_generation: Annotated[int, INT64] = Field(
         default=0, description="The `metadata.generation` that this condition is about.", ge=0, le=2**53
     )
@@ -171,8 +178,8 @@ class ObjectMeta(Node):
     uid: str = Field(default="", description="Identity of this object; empty in a manifest file.")
     generation: int = Field(default=0, description="Counts changes of the spec; 0 in a manifest file.")
     resource_version: str = Field(default="", description="Version of the stored object; empty in a manifest file.")
-    creation_timestamp: datetime | None = Field(default=None, description="When the object was created.")
-    deletion_timestamp: datetime | None = Field(default=None, description="When its deletion was asked for.")
+    creation_timestamp: AwareDatetime | None = Field(default=None, description="When the object was created.")
+    deletion_timestamp: AwareDatetime | None = Field(default=None, description="When its deletion was asked for.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,9 @@
 """What the operator reports about a ServingPool. Fast numbers belong in metrics, not here."""
 
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import AwareDatetime, Field, StringConstraints
 
 from hlserve_api.v1alpha1.meta import INT64, LIST_ATOMIC, Conditions, Node, int32, list_map
 
@@ -68,7 +67,7 @@ class CalibrationStatus(Node):
     key: str | None = Field(
         default=None, description="Engine, device and model that the measurement is of.", max_length=253
     )
-    measured_at: datetime | None = Field(default=None, description="When it was measured.")
+    measured_at: AwareDatetime | None = Field(default=None, description="When it was measured.")
     tokens_per_second_at_slo: Annotated[int, int32(0, 100_000_000)] | None = Field(
         default=None,
         alias="tokensPerSecondAtSLO",
