@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -54,7 +54,8 @@ class Engine:
     state: EngineState = EngineState.STARTING
     child: Child | None = None
     url: str = ""
-    exits: list[str] = field(default_factory=list)
+    failures_in_row: int = 0
+    """Starts and lives that ended early, since it last served for a while: sets the restart's back-off."""
 
     @property
     def name(self) -> str:
@@ -83,12 +84,20 @@ class Engine:
         )
         self.child = child
         try:
+            if not self.wanted:
+                raise StartError(f"{self.name} is not wanted any more.")
             await child.read_ready_line(READY_MARKER, START_TIMEOUT_SECONDS)
-            self.url = child.urls[0]
-        except (StartError, IndexError):
+        except StartError:
             await child.stop(STOP_GRACE_SECONDS)
             raise
-        self.state = EngineState.READY
+        self.url = child.urls[0]
+        if self.wanted:
+            self.state = EngineState.READY
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it shall serve; False: it drains or was stopped."""
+        return self.state not in (EngineState.DRAINING, EngineState.STOPPED)
 
     async def gauges(self, client: httpx.AsyncClient) -> EngineGauges | None:
         """Its load as its own `/metrics` tells; None: it does not answer."""

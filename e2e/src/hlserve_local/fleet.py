@@ -13,6 +13,8 @@ from hlserve_local.events import EventKind, EventLog
 from hlserve_local.processes import Guard, StartError, describe_exit
 
 RESTART_BACKOFF_SECONDS: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+STABLE_SECONDS: Final = 60.0
+"""An engine that ran this long starts again with the shortest pause."""
 IDLE_POLL_SECONDS: Final = 0.2
 IDLE_POLLS_NEEDED: Final = 5
 """A router needs a moment to see the new table, so one idle look is not enough."""
@@ -47,7 +49,6 @@ class Fleet:
         self._environment = environment
         self._engines: list[Engine] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._restarts: dict[str, int] = {}
 
     @property
     def engines(self) -> Sequence[Engine]:
@@ -93,9 +94,7 @@ class Fleet:
                 engine.child.kill()
 
     def _matching(self, item: Wanted) -> list[Engine]:
-        return [
-            engine for engine in self.engines if engine.spec == item.spec and engine.state is not EngineState.DRAINING
-        ]
+        return [engine for engine in self.engines if engine.spec == item.spec and engine.wanted]
 
     def _missing(self, item: Wanted) -> list[Engine]:
         taken = {engine.ordinal for engine in self.engines if engine.spec.pool == item.spec.pool}
@@ -104,10 +103,14 @@ class Fleet:
         return [Engine(item.spec, ordinal) for ordinal, _ in zip(free, range(missing), strict=False)]
 
     async def _keep_alive(self, engine: Engine) -> None:
+        clock = asyncio.get_running_loop().time
         while engine.child is not None:
+            since = clock()
             status = await engine.child.wait()
-            if engine.state in (EngineState.DRAINING, EngineState.STOPPED):
+            if not engine.wanted:
                 return
+            if clock() - since > STABLE_SECONDS:
+                engine.failures_in_row = 0
             engine.state = EngineState.RESTARTING
             self._events.add(EventKind.ENGINE_LOST, f"{engine.name} {describe_exit(status)}; it is started again")
             await self._on_change()
@@ -118,16 +121,15 @@ class Fleet:
 
     async def _restart(self, engine: Engine) -> bool:
         """Whether the engine runs again; False: it is no longer wanted."""
-        while engine.state is EngineState.RESTARTING:
-            count = self._restarts.get(engine.name, 0)
-            self._restarts[engine.name] = count + 1
-            await asyncio.sleep(RESTART_BACKOFF_SECONDS[min(count, len(RESTART_BACKOFF_SECONDS) - 1)])
-            if engine.state is not EngineState.RESTARTING:
-                return False
+        while engine.wanted:
+            pause = RESTART_BACKOFF_SECONDS[min(engine.failures_in_row, len(RESTART_BACKOFF_SECONDS) - 1)]
+            engine.failures_in_row += 1
+            await asyncio.sleep(pause)
             try:
                 await engine.start(self._guard, self._logs, self._environment)
             except StartError as failure:
-                self._events.add(EventKind.ENGINE_LOST, str(failure))
+                if engine.wanted:
+                    self._events.add(EventKind.ENGINE_LOST, str(failure))
                 continue
             return True
         return False

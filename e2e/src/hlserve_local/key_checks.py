@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from hlserve_api.v1alpha1 import ClientKey
-from hlserve_local.keys import secret_reference
 from hlserve_local.names import hint
 from hlserve_local.objects import Objects, Placed
 from hlserve_local.problems import Place, Problem, error, warning
@@ -76,7 +75,7 @@ def _check_expiry(placed: Placed[ClientKey], now: datetime) -> Iterator[Problem]
 
 def _check_unused_secrets(objects: Objects) -> Iterator[Problem]:
     used = {
-        secret_reference(placed.value, credential)[0]
+        credential.secret(placed.value.name)[0]
         for placed in objects.keys
         for credential in placed.value.spec.credentials
     }

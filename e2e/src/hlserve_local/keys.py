@@ -7,14 +7,12 @@ from typing import Any, Final
 
 import yaml
 
-from hlserve_api.v1alpha1 import ClientKey
-from hlserve_api.v1alpha1.client_key import Credential
+from hlserve_api.v1alpha1.client_key import GENERATED_SECRET_KEY
 from hlserve_local.manifests import API_VERSION
 
 KEY_PREFIX: Final = "hls_"
 KEY_BYTES: Final = 32
 CREDENTIAL_ID: Final = "primary"
-SECRET_KEY: Final = "key"
 NAME_MAX_LENGTH: Final = 54
 """So that the Secret's name, `<name>-primary`, fits 63 characters too."""
 _NAME: Final = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
@@ -34,13 +32,6 @@ def secret_name(client_key: str, credential: str = CREDENTIAL_ID) -> str:
     return f"{client_key}-{credential}"
 
 
-def secret_reference(client_key: ClientKey, credential: Credential) -> tuple[str, str]:
-    """(Secret name, key within it) of a credential, whether its manifest names them or not."""
-    if credential.secret_ref is not None:
-        return credential.secret_ref.name, credential.secret_ref.key
-    return secret_name(client_key.name, credential.id), SECRET_KEY
-
-
 def key_manifest(name: str, class_name: str, tenant: str | None, key: str) -> str:
     """YAML of a ClientKey and the Secret that holds `key`. Raises KeyNameError."""
     for what, value in (("key", name), ("class", class_name)):
@@ -52,9 +43,9 @@ def key_manifest(name: str, class_name: str, tenant: str | None, key: str) -> st
     spec: dict[str, Any] = {} if tenant is None else {"tenant": tenant}
     spec["workloadClassRef"] = {"name": class_name}
     secret = secret_name(name)
-    spec["credentials"] = [{"id": CREDENTIAL_ID, "secretRef": {"name": secret, "key": SECRET_KEY}}]
+    spec["credentials"] = [{"id": CREDENTIAL_ID, "secretRef": {"name": secret, "key": GENERATED_SECRET_KEY}}]
     documents = (
         {"apiVersion": API_VERSION, "kind": "ClientKey", "metadata": {"name": name}, "spec": spec},
-        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": secret}, "stringData": {SECRET_KEY: key}},
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": secret}, "stringData": {GENERATED_SECRET_KEY: key}},
     )
     return "---\n".join(yaml.safe_dump(document, sort_keys=False) for document in documents)

@@ -70,6 +70,7 @@ class Child:
         self._process = process
         self._guard = guard
         self._drain: asyncio.Task[None] | None = None
+        self._watched = True
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -84,7 +85,9 @@ class Child:
     async def wait(self) -> int:
         """Wait for its end and return its exit status."""
         status = await self._process.wait()
-        self._guard.forget(self.pid)
+        if self._watched:
+            self._watched = False
+            self._guard.forget(self.pid)
         return status
 
     async def read_ready_line(self, marker: str, timeout_seconds: float) -> None:
