@@ -179,6 +179,23 @@ class Scheduler:
         expiry = self._sessions.next_expiry_us()
         return None if expiry is None else max(expiry, now_us)
 
+    @property
+    def queued(self) -> int:
+        """Requests that wait."""
+        return len(self._queue)
+
+    def made_tokens(self, rid: str) -> int | None:
+        """Reply tokens of a request so far, retracted ones included; None: not here."""
+        sequence = self._known.get(rid)
+        if sequence is None:
+            return None
+        return self._made(sequence) if sequence.phase is Phase.DECODING else sequence.made
+
+    def has_started(self, rid: str) -> bool:
+        """Whether a request that is here was taken out of the queue at least once."""
+        sequence = self._known.get(rid)
+        return sequence is not None and sequence.started
+
     def flush_cache(self) -> bool:
         """Forget the prefix cache. False, and nothing done, while a request is here."""
         if self._known:
