@@ -19,6 +19,8 @@ class ModelShape:
     head_dim: int
     intermediate_size: int
     vocabulary: int
+    context_length: int | None = None
+    """Longest prompt plus reply the model was trained for; None: unknown."""
     gated_mlp: bool = True
     bytes_per_parameter: float = 2.0
     bytes_per_kv_element: float = 2.0
@@ -102,6 +104,7 @@ def _shape(
     kv_heads: int,
     intermediate_size: int,
     vocabulary: int,
+    context_length: int,
     gated_mlp: bool = True,
 ) -> ModelShape:
     return ModelShape(
@@ -113,6 +116,7 @@ def _shape(
         head_dim=128,
         intermediate_size=intermediate_size,
         vocabulary=vocabulary,
+        context_length=context_length,
         gated_mlp=gated_mlp,
     )
 
@@ -121,14 +125,14 @@ _SHAPES: Mapping[str, ModelShape] = MappingProxyType(
     {
         shape.name: shape
         for shape in (
-            _shape("llama-3.1-8b", 32, 4096, 32, 8, 14_336, 128_256),
-            _shape("llama-3.1-70b", 80, 8192, 64, 8, 28_672, 128_256),
-            _shape("qwen2.5-32b", 64, 5120, 40, 8, 27_648, 152_064),
-            _shape("qwen3-32b", 64, 5120, 64, 8, 25_600, 151_936),
-            _shape("qwen-72b", 80, 8192, 64, 64, 24_576, 152_064),
-            _shape("codellama-34b", 48, 8192, 64, 8, 22_016, 32_768),
-            _shape("opt-13b", 40, 5120, 40, 40, 20_480, 50_272, gated_mlp=False),
-            _shape("opt-66b", 64, 9216, 72, 72, 36_864, 50_272, gated_mlp=False),
+            _shape("llama-3.1-8b", 32, 4096, 32, 8, 14_336, 128_256, 131_072),
+            _shape("llama-3.1-70b", 80, 8192, 64, 8, 28_672, 128_256, 131_072),
+            _shape("qwen2.5-32b", 64, 5120, 40, 8, 27_648, 152_064, 32_768),
+            _shape("qwen3-32b", 64, 5120, 64, 8, 25_600, 151_936, 40_960),
+            _shape("qwen-72b", 80, 8192, 64, 64, 24_576, 152_064, 32_768),
+            _shape("codellama-34b", 48, 8192, 64, 8, 22_016, 32_768, 16_384),
+            _shape("opt-13b", 40, 5120, 40, 40, 20_480, 50_272, 2048, gated_mlp=False),
+            _shape("opt-66b", 64, 9216, 72, 72, 36_864, 50_272, 2048, gated_mlp=False),
         )
     }
 )
