@@ -7,7 +7,6 @@ from pydantic import AwareDatetime, Field, StringConstraints
 
 from hlserve_api.routing import BudgetPeriod, OnExhausted
 from hlserve_api.v1alpha1.meta import (
-    INT64,
     LIST_SET,
     Conditions,
     CustomResource,
@@ -88,7 +87,7 @@ class ClientLimits(Node):
 class ClientBudget(Node):
     """Tokens in a calendar period (UTC). Needs a limits store that outlives the router."""
 
-    tokens: Annotated[int, INT64] = Field(description="Prompt plus reply tokens per period.", ge=1, le=2**53)
+    tokens: int = Field(description="Prompt plus reply tokens per period.", ge=1, le=2**53)
     period: BudgetPeriod = Field(default=BudgetPeriod.DAY, description="Day or Month, in UTC.")
     on_exhausted: OnExhausted = Field(
         default=OnExhausted.REJECT,
@@ -137,7 +136,7 @@ class CredentialStatus(Node):
 class ClientKeyStatus(Node):
     """Observed state of a ClientKey."""
 
-    observed_generation: Annotated[int, INT64] | None = Field(
+    observed_generation: int | None = Field(
         default=None, description="The `metadata.generation` that this status is about.", ge=0, le=2**53
     )
     credentials: Annotated[tuple[CredentialStatus, ...], list_map("id")] = Field(

@@ -69,8 +69,6 @@ def list_map(*keys: str) -> Extension:
 
 LIST_SET: Final = Extension((("x-kubernetes-list-type", "set"),))
 LIST_ATOMIC: Final = Extension((("x-kubernetes-list-type", "atomic"),))
-INT32: Final = Extension((("format", "int32"),))
-INT64: Final = Extension((("format", "int64"),))
 INT_OR_STRING: Final = Extension((("x-kubernetes-int-or-string", True),), drop=("type", "minLength"))
 PRESERVE_UNKNOWN: Final = Extension((("x-kubernetes-preserve-unknown-fields", True),), drop=("additionalProperties",))
 
@@ -79,12 +77,13 @@ DNS_SUBDOMAIN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 
 Label = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=DNS_LABEL)]
 """An RFC 1123 label: what names of WorkloadClasses, pools and credentials are made of."""
+PoolName = Annotated[str, StringConstraints(min_length=1, max_length=40, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
 ObjectName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=DNS_SUBDOMAIN)]
 SecretKey = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
 ModelName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 LabelKey = Annotated[str, StringConstraints(max_length=317)]
 LabelValue = Annotated[str, StringConstraints(max_length=63)]
-LabelMap = Annotated[dict[str, LabelValue], Field(max_length=32)]
+LabelMap = dict[str, LabelValue]
 
 
 def _as_text(value: object) -> object:
@@ -109,7 +108,7 @@ IntOrPercent = Annotated[
 
 def int32(minimum: int, maximum: int) -> Any:
     """Field metadata of a bounded 32-bit integer."""
-    return Field(ge=minimum, le=maximum, json_schema_extra={"format": "int32"})
+    return Field(ge=minimum, le=maximum)
 
 
 def _add_rules(schema: JsonSchema, model: type[Any]) -> None:
@@ -160,7 +159,7 @@ class Condition(Node):
     )
     message: str = Field(default="", description="The same for people, with what to do next.", max_length=1024)
     last_transition_time: AwareDatetime = Field(description="When `status` last changed.")
-    observed_generation: Annotated[int, INT64] = Field(
+    observed_generation: int = Field(
         default=0, description="The `metadata.generation` that this condition is about.", ge=0, le=2**53
     )
 

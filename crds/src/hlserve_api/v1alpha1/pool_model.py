@@ -6,7 +6,6 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from hlserve_api.v1alpha1.meta import (
-    INT64,
     LIST_SET,
     ModelName,
     Node,
@@ -112,7 +111,7 @@ class ModelShape(Node):
         min_length=1,
         max_length=63,
     )
-    parameters: Annotated[int, INT64] | None = Field(
+    parameters: int | None = Field(
         default=None, description="Parameters that one token passes, a count.", ge=1, le=10**14
     )
     layers: Annotated[int, int32(1, 1024)] | None = Field(default=None, description="Transformer layers.")

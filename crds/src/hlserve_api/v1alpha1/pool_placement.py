@@ -109,7 +109,7 @@ class TopologySpreadConstraint(Node):
 class Scheduling(Node):
     """Where the pods go. Affinity is set through `podPatch` only."""
 
-    node_selector: LabelMap | None = Field(default=None, description="Labels that a node must have.")
+    node_selector: LabelMap = Field(default={}, description="Labels that a node must have.", max_length=32)
     tolerations: Annotated[tuple[Toleration, ...], LIST_ATOMIC] = Field(
         default=(), description="Taints that the pods tolerate.", max_length=32
     )

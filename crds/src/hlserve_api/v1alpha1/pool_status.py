@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, Field, StringConstraints
 
-from hlserve_api.v1alpha1.meta import INT64, LIST_ATOMIC, Conditions, Node, int32, list_map
+from hlserve_api.v1alpha1.meta import LIST_ATOMIC, Conditions, Node, int32, list_map
 
 Count = Annotated[int, int32(0, 100_000)]
 Argument = Annotated[str, StringConstraints(max_length=1024)]
@@ -104,7 +104,7 @@ class SloStatus(Node):
 class ServingPoolStatus(Node):
     """Observed state of a ServingPool."""
 
-    observed_generation: Annotated[int, INT64] | None = Field(
+    observed_generation: int | None = Field(
         default=None, description="The `metadata.generation` that this status is about.", ge=0, le=2**53
     )
     replicas: Count | None = Field(default=None, description="Replicas that exist, in every revision.")

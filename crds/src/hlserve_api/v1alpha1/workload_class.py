@@ -6,13 +6,13 @@ from pydantic import Field
 
 from hlserve_api.routing import FairnessBy, HeaderOverride, Intent, TargetRole
 from hlserve_api.v1alpha1.meta import (
-    INT64,
     Conditions,
     CustomResource,
     KindNames,
     Label,
     LabelMap,
     Node,
+    PoolName,
     PrinterColumn,
     Rule,
     int32,
@@ -26,7 +26,7 @@ Percent = Annotated[int, int32(0, 100)]
 class PoolReference(Node):
     """A ServingPool in the same namespace."""
 
-    name: Label = Field(description="Name of the ServingPool.", max_length=40)
+    name: PoolName = Field(description="Name of the ServingPool.")
 
 
 class PoolSelector(Node):
@@ -80,7 +80,7 @@ class ClassQueue(Node):
     """Bounds of the class's queue in each router."""
 
     max_depth: Annotated[int, int32(0, 1_000_000)] = Field(default=1000, description="Most requests that wait.")
-    max_bytes: Annotated[int, INT64] = Field(
+    max_bytes: int = Field(
         default=256 * 1024 * 1024, description="Most bytes of bodies that wait.", ge=0, le=64 * 1024**3
     )
     ttl_milliseconds: Annotated[int, int32(1, 86_400_000)] | None = Field(
@@ -187,7 +187,7 @@ class WorkloadClassSpec(Node):
 class ResolvedPool(Node):
     """A pool that a target stands for."""
 
-    name: Label = Field(description="Name of the ServingPool.")
+    name: PoolName = Field(description="Name of the ServingPool.")
     target: Label = Field(description="The target that it comes from.")
     role: TargetRole = Field(description="Primary or Spill.")
 
@@ -195,7 +195,7 @@ class ResolvedPool(Node):
 class WorkloadClassStatus(Node):
     """Observed state of a WorkloadClass."""
 
-    observed_generation: Annotated[int, INT64] | None = Field(
+    observed_generation: int | None = Field(
         default=None, description="The `metadata.generation` that this status is about.", ge=0, le=2**53
     )
     resolved_pools: Annotated[tuple[ResolvedPool, ...], list_map("name")] = Field(
