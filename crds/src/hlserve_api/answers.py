@@ -155,3 +155,62 @@ ANTHROPIC_ERROR_TYPES: Final = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+
+OUTCOME_MEANINGS: Final = {
+    Outcome.OK: "The engine's reply reached the client whole.",
+    Outcome.ENGINE_REJECTED: "The engine answered with a 4xx, which was passed on as it was.",
+    Outcome.ENGINE_ERROR: "The engine could not be reached, or broke off before the first byte, after the allowed retries.",
+    Outcome.REJECTED: "The request itself, its key, or a limit of its key did not allow it.",
+    Outcome.SHED: "There was no capacity in time; nothing was generated.",
+    Outcome.TIMEOUT: "A deadline of the class passed.",
+    Outcome.CLIENT_GONE: "The client went away before the end.",
+    Outcome.TRUNCATED: "The reply broke off after its first byte; the client was told.",
+    Outcome.INTERNAL_ERROR: "A fault of the router itself.",
+}
+
+REASON_MEANINGS: Final = {
+    Reason.INVALID_JSON: "The body is not a JSON object: check what the client sends.",
+    Reason.MISSING_MODEL: "The body has no `model`: name one of `GET /v1/models`.",
+    Reason.DUPLICATE_FIELD: "A field that decides where the request goes stands in the body twice: send it once.",
+    Reason.RESERVED_FIELD: "The body has a field that belongs to the router and the engine: remove it.",
+    Reason.UNKNOWN_CLASS: "`x-hlserve-class` names no WorkloadClass: correct or remove the header.",
+    Reason.MEDIA_NOT_ALLOWED: "The body names media that the pool does not fetch: send it as `data:`, or have the host added to "
+    "`allowedMediaDomains`.",
+    Reason.RESPONSE_STORE_OFF: "The pool keeps no responses: send the conversation instead of `previous_response_id`, or enable "
+    "`responseStore`.",
+    Reason.MISSING_KEY: "There is no key: send `Authorization: Bearer KEY` or `x-api-key: KEY`.",
+    Reason.INVALID_KEY: "The key is unknown or revoked; the two are not told apart.",
+    Reason.KEY_EXPIRED: "The key is past its `notAfter`: ask for a new one.",
+    Reason.KEY_NOT_YET_VALID: "The key's `notBefore` lies ahead: wait, or ask for another.",
+    Reason.CONFLICTING_KEYS: "`Authorization` and `x-api-key` hold different keys: send one.",
+    Reason.CLASS_NOT_ALLOWED: "The key may not run in the class of the header: remove the header, or have the class added to "
+    "`allowedClasses`.",
+    Reason.KEY_SUSPENDED: "The client is suspended: ask whoever runs the platform.",
+    Reason.MODEL_NOT_FOUND: "There is no such model for this key: `GET /v1/models` lists those there are.",
+    Reason.UNKNOWN_PATH: "The router serves no such path.",
+    Reason.METHOD_NOT_ALLOWED: "The path exists, with another method.",
+    Reason.BODY_TIMEOUT: "The body did not arrive in time: send it again.",
+    Reason.UNSUPPORTED_MEDIA_TYPE: "The body must be sent as `application/json`.",
+    Reason.BODY_TOO_LARGE: "The body has more bytes than the router takes.",
+    Reason.INPUT_TOO_LARGE: "The prompt is longer than the class or the model allows: shorten it.",
+    Reason.HEADERS_TOO_LARGE: "The headers have more bytes than the router takes.",
+    Reason.KEY_REQUESTS: "The client's requests per minute are used up: wait as `Retry-After` says.",
+    Reason.KEY_TOKENS: "The client's tokens per minute are used up: wait as `Retry-After` says.",
+    Reason.KEY_CONCURRENCY: "The client has as many requests running as it may: wait for one to end.",
+    Reason.BUDGET_EXHAUSTED: "The client's tokens for this day or month are used up: wait for the next, or have the budget raised.",
+    Reason.INTERNAL_ERROR: "A fault of the router: report the request id.",
+    Reason.ENGINE_CONNECT: "No engine could be reached, after the allowed retries.",
+    Reason.ENGINE_RESET: "The engine broke the connection before its first byte, after the allowed retries.",
+    Reason.ENGINE_TRUNCATED: "The engine's reply broke off.",
+    Reason.ENGINE_PROTOCOL: "The engine's answer was not valid HTTP.",
+    Reason.QUEUE_FULL: "The class's queue is full: try later.",
+    Reason.QUEUE_EXPIRED: "The request waited as long as its class and pool allow: try later.",
+    Reason.NO_ENDPOINT: "No pool of the class has a replica that serves.",
+    Reason.SCALING_FROM_ZERO: "A replica is being started: try again as `Retry-After` says.",
+    Reason.DRAINING: "The router is about to end and takes no new requests: try again.",
+    Reason.ENGINE_BUSY: "Every engine was busy until the queue time ran out: try later.",
+    Reason.CLASS_MISSING: "The WorkloadClass of the key does not exist any more: ask whoever runs the platform.",
+    Reason.TOTAL_TIMEOUT: "The request took longer than its class allows.",
+    Reason.ENGINE_SILENT: "The engine said nothing for longer than the class allows.",
+}
+"""What each reason tells the client, with the next step. The reference page is made from it."""

@@ -1,5 +1,6 @@
 """Header names that clients, router and engines exchange. Declared once, here."""
 
+from dataclasses import dataclass
 from typing import Final
 
 AUTHORIZATION: Final = "authorization"
@@ -50,3 +51,64 @@ KNOWN_SESSION_HEADERS: Final = (
     "x-conversation-id",
 )
 """Headers that name an agent's session, best first. Request and trace ids are never used for affinity."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderDoc:
+    """One header of the reference page."""
+
+    names: tuple[str, ...]
+    direction: str
+    meaning: str
+
+
+HEADERS: Final = (
+    HeaderDoc(
+        (AUTHORIZATION, API_KEY),
+        "in",
+        "The client's key, as `Bearer KEY` or plain; either, on every route. Both with different keys: 401 `conflicting_keys`. Never "
+        "forwarded.",
+    ),
+    HeaderDoc(
+        (CLASS,),
+        "in",
+        "Name of a WorkloadClass, to lower the request's class: one of the key's `allowedClasses`; if that is empty, any class of a "
+        "lower intent (Interactive > Agent > Batch). A higher or equal intent leaves the key's own class. Unknown: 400; lower but not "
+        "allowed, or `headerOverride: Deny`: 403.",
+    ),
+    HeaderDoc(
+        (SESSION,),
+        "in",
+        "Explicit affinity key: requests with the same value go to the same replica, if it can take them.",
+    ),
+    HeaderDoc(
+        KNOWN_SESSION_HEADERS[1:],
+        "in",
+        "Affinity keys of known agents, used in this order if `x-hlserve-session` is absent.",
+    ),
+    HeaderDoc(
+        (REQUEST_ID, REQUEST_ID_ANTHROPIC),
+        "in and out",
+        "Correlates logs, traces and answers; taken if it is at most 128 characters of `[A-Za-z0-9._-]`, else made. Sent back under "
+        "both names. Engines know the request under an id of the router's own.",
+    ),
+    HeaderDoc(
+        (CLIENT_READ_TIMEOUT,),
+        "in",
+        "The SDK's own deadline in seconds: a reply that is not streamed is answered 10 s before it.",
+    ),
+    HeaderDoc(
+        (CLASS, POOL), "out", "The class that the request ran in, and the pool that served it; before the first byte."
+    ),
+    HeaderDoc((OUTCOME, REASON), "out", "How it ended and why; only when the router itself answers."),
+    HeaderDoc((RETRY_AFTER,), "out", "1 to 60 s with jitter, on 429 and 503."),
+    HeaderDoc(
+        (SHOULD_RETRY,), "out", "`false` where a retry of the SDK would only do harm: the official SDKs obey it."
+    ),
+    HeaderDoc(
+        (ENGINE_RID, ENGINE_PRIORITY),
+        "to the engine",
+        "The router's own id of the request, and its priority. Never a client's.",
+    ),
+)
+"""Every header, for the reference page."""
