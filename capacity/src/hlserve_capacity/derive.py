@@ -14,11 +14,11 @@ from hlserve_capacity.derive_types import (
     DerivedPool,
     DerivedValue,
     Overrides,
-    SloReason,
     SloTarget,
 )
 from hlserve_capacity.lookup import UnknownNameError
 from hlserve_capacity.roofline import Roofline
+from hlserve_capacity.verdicts import SloReason
 
 __all__ = ["DerivedPool", "DerivedValue", "SloReason", "derivation_inputs", "derive", "engine_args"]
 

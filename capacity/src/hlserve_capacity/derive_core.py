@@ -4,19 +4,19 @@ import math
 
 from hlserve_api.routing import Mode, PriorityOrder
 from hlserve_api.v1alpha1.pool_status import DerivedSource
-from hlserve_capacity.derive_batch import DEFAULT_CHUNK_TOKENS, BatchChoice, choose, memory_bound
+from hlserve_capacity.batch_choice import BatchChoice, BatchProblem, choose, memory_bound
 from hlserve_capacity.derive_types import (
     CostBasis,
     DerivationInputs,
     DerivedPool,
     DerivedValue,
     Overrides,
-    SloReason,
     SloTarget,
 )
 from hlserve_capacity.engine.types import StepCost
 from hlserve_capacity.limits import KV_SHARE, completions_per_second, prefill_beside_batch_us
 from hlserve_capacity.units import US_PER_MS, ms_from_us
+from hlserve_capacity.verdicts import SloReason
 
 HUMAN_LESS_GRACE_SECONDS = 600
 MAX_GRACE_SECONDS = 3600
@@ -64,7 +64,7 @@ def derive_values(inputs: DerivationInputs) -> DerivedPool:
 
 
 def _interactive(inputs: DerivationInputs, slo: SloTarget, basis: CostBasis) -> DerivedPool:
-    choice = choose(inputs, slo, basis.cost)
+    choice = choose(_problem(inputs, slo, basis.cost))
     user, ledger = inputs.overrides, _Ledger(basis)
     running = ledger.derived("maxRunningRequests", user.max_running_requests, choice.batch, choice.batch_why)
     chunk = ledger.derived("chunkedPrefillSize", user.chunked_prefill_size, choice.chunk, choice.chunk_why)
@@ -91,7 +91,7 @@ def _interactive_defaults(inputs: DerivationInputs, slo: SloTarget) -> DerivedPo
     running = ledger.default("maxRunningRequests", user.max_running_requests, None, why)
     chunk = ledger.default("chunkedPrefillSize", user.chunked_prefill_size, inputs.default_chunk_tokens, why)
     queued = ledger.default("maxQueuedRequests", user.max_queued_requests, None, why)
-    choice = None if inputs.basis is None else choose(inputs, slo, inputs.basis.cost)
+    choice = None if inputs.basis is None else choose(_problem(inputs, slo, inputs.basis.cost))
     return _finish(
         inputs,
         ledger,
@@ -111,7 +111,7 @@ def _human_less(inputs: DerivationInputs) -> DerivedPool:
         running = ledger.default("maxRunningRequests", user.max_running_requests, None, inputs.missing_basis)
         tokens = None
     else:
-        batch, why = memory_bound(inputs, inputs.basis.cost)
+        batch, _, why = memory_bound(inputs.basis.cost, inputs.lengths, inputs.max_batch)
         running = ledger.derived("maxRunningRequests", user.max_running_requests, batch, why)
         tokens = math.floor(HUMAN_LESS_IN_FLIGHT_FACTOR * KV_SHARE * inputs.basis.cost.pool_tokens)
     chunk_why = "the device's default: it sets the memory reserve; throughput mode lifts only the scheduling bound"
@@ -130,6 +130,20 @@ def _human_less(inputs: DerivationInputs) -> DerivedPool:
     )
 
 
+def _problem(inputs: DerivationInputs, slo: SloTarget, cost: StepCost) -> BatchProblem:
+    return BatchProblem(
+        cost=cost,
+        lengths=inputs.lengths,
+        ttft_ms=slo.ttft_ms,
+        tpot_ms=slo.tpot_ms,
+        percentile=slo.percentile,
+        max_batch=inputs.max_batch,
+        default_chunk_tokens=inputs.default_chunk_tokens,
+        fixed_batch=inputs.overrides.max_running_requests,
+        fixed_chunk=inputs.overrides.chunked_prefill_size,
+    )
+
+
 def _queue_bound(
     inputs: DerivationInputs, slo: SloTarget, cost: StepCost, choice: BatchChoice
 ) -> tuple[int | None, str, int | None]:
@@ -139,8 +153,7 @@ def _queue_bound(
     """
     if slo.ttft_ms is None or choice.slo_reason is SloReason.TTFT_INFEASIBLE:
         return None, "", None
-    chunk = inputs.overrides.chunked_prefill_size or choice.chunk or inputs.default_chunk_tokens or DEFAULT_CHUNK_TOKENS
-    prefill_ms = ms_from_us(prefill_beside_batch_us(cost, choice.batch, inputs.lengths, chunk))
+    prefill_ms = ms_from_us(prefill_beside_batch_us(cost, choice.batch, inputs.lengths, choice.chunk))
     slack_ms = max(1, math.floor(slo.ttft_ms - prefill_ms))
     rate = completions_per_second(cost, choice.batch, inputs.lengths)
     why = f"({slo.ttft_ms} ms TTFT - {prefill_ms:.0f} ms prefill) × {rate:.2f} completions/s, at least 1"

@@ -1,21 +1,12 @@
 """The values that go into and come out of the way from an SLO to engine flags."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from hlserve_api.routing import Mode, PriorityOrder
 from hlserve_api.v1alpha1.pool_status import DerivedSource
 from hlserve_capacity.engine.types import StepCost
 from hlserve_capacity.lengths import Lengths
-
-
-class SloReason(StrEnum):
-    """Whether a replica can meet its pool's SLO; the reasons of the condition SLOAttainable."""
-
-    ATTAINABLE = "Attainable"
-    TTFT_INFEASIBLE = "TTFTInfeasible"
-    TPOT_INFEASIBLE = "TPOTInfeasible"
-    UNKNOWN = "Unknown"
+from hlserve_capacity.verdicts import SloReason
 
 
 @dataclass(frozen=True, slots=True)
