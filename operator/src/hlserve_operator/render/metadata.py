@@ -1,0 +1,41 @@
+"""Names, labels and owners that all children share."""
+
+from typing import Any
+
+from hlserve_api.v1alpha1 import ServingPool
+
+POOL_LABEL = "serving.hlserve.io/pool"
+REVISION_LABEL = "serving.hlserve.io/revision"
+FIELD_MANAGER = "hlserve-operator"
+
+
+def labels(pool: ServingPool, release: str) -> dict[str, str]:
+    """Labels of every child. Only `POOL_LABEL` and `REVISION_LABEL` are ever selected by."""
+    return {
+        "app.kubernetes.io/name": "hlserve-engine",
+        "app.kubernetes.io/instance": release,
+        "app.kubernetes.io/component": "engine",
+        "app.kubernetes.io/managed-by": FIELD_MANAGER,
+        POOL_LABEL: pool.name,
+    }
+
+
+def metadata(pool: ServingPool, release: str, name: str) -> dict[str, Any]:
+    """Metadata of a child: it goes when the pool goes, unless the pool comes from a file and has no identity yet."""
+    result: dict[str, Any] = {
+        "name": name,
+        "namespace": pool.metadata.namespace,
+        "labels": labels(pool, release),
+    }
+    if pool.metadata.uid:
+        result["ownerReferences"] = [
+            {
+                "apiVersion": pool.api_version,
+                "kind": pool.kind,
+                "name": pool.name,
+                "uid": pool.metadata.uid,
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ]
+    return result
