@@ -55,11 +55,15 @@ def _nothing_found(objects: Objects, placed: Placed[WorkloadClass], target: Clas
     if target.pool_ref is not None:
         wanted = target.pool_ref.name
         names = [pool.value.name for pool in objects.pools]
-        return error(placed.place, f"no ServingPool is named {wanted}; {hint(wanted, names, 'ServingPool')}", f"{path}.poolRef")
+        return error(
+            placed.place, f"no ServingPool is named {wanted}; {hint(wanted, names, 'ServingPool')}", f"{path}.poolRef"
+        )
     labels = target.pool_selector.match_labels if target.pool_selector is not None else {}
     text = ",".join(f"{key}={value}" for key, value in labels.items())
     return error(
-        placed.place, f"no ServingPool has the labels {text}: put them on a pool, or correct the selector.", f"{path}.poolSelector"
+        placed.place,
+        f"no ServingPool has the labels {text}: put them on a pool, or correct the selector.",
+        f"{path}.poolSelector",
     )
 
 
@@ -82,7 +86,10 @@ def _check_shares(objects: Objects) -> Iterator[Problem]:
 
 def _check_reached(objects: Objects) -> Iterator[Problem]:
     reached = {
-        pool.value.name for placed in objects.classes for target in placed.value.spec.targets for pool in objects.pools_of(target)
+        pool.value.name
+        for placed in objects.classes
+        for target in placed.value.spec.targets
+        for pool in objects.pools_of(target)
     }
     for pool in objects.pools:
         if pool.value.name not in reached:

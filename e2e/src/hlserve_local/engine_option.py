@@ -16,9 +16,13 @@ def parse_engine_options(values: Iterable[str]) -> dict[str, tuple[str, ...]]:
     for value in values:
         pool, equals, urls = value.partition("=")
         if not equals or not pool or not urls:
-            raise EngineOptionError(f"--engine {value}: write POOL=URL, for example --engine chat=http://127.0.0.1:9001.")
+            raise EngineOptionError(
+                f"--engine {value}: write POOL=URL, for example --engine chat=http://127.0.0.1:9001."
+            )
         if pool in engines:
-            raise EngineOptionError(f"--engine names the pool {pool} twice: give all its URLs at once, separated by commas.")
+            raise EngineOptionError(
+                f"--engine names the pool {pool} twice: give all its URLs at once, separated by commas."
+            )
         engines[pool] = tuple(_base_url(value, url) for url in urls.split(","))
     return engines
 
@@ -28,7 +32,9 @@ def check_engine_pools(engines: Mapping[str, object], pools: Iterable[str]) -> N
     known = sorted(pools)
     for pool in engines:
         if pool not in known:
-            raise EngineOptionError(f"--engine names the pool {pool}, which no manifest has; {hint(pool, known, 'ServingPool')}")
+            raise EngineOptionError(
+                f"--engine names the pool {pool}, which no manifest has; {hint(pool, known, 'ServingPool')}"
+            )
 
 
 def _base_url(option: str, url: str) -> str:
@@ -38,7 +44,9 @@ def _base_url(option: str, url: str) -> str:
     except ValueError as failure:
         raise EngineOptionError(f"--engine {option}: {url} is no URL ({failure}); write http://HOST:PORT.") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise EngineOptionError(f"--engine {option}: {url or 'an empty text'} is no URL of a server; write http://HOST:PORT.")
+        raise EngineOptionError(
+            f"--engine {option}: {url or 'an empty text'} is no URL of a server; write http://HOST:PORT."
+        )
     if parts.username is not None or parts.query or parts.fragment:
         raise EngineOptionError(
             f"--engine {option}: the URL holds more than a server's address; write http://HOST:PORT, without password or query."

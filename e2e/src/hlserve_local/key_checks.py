@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import datetime
 
+from hlserve_api.compile import KeyProblemReason, compile_keyrings
 from hlserve_api.v1alpha1 import ClientKey
 from hlserve_local.names import hint
 from hlserve_local.objects import Objects, Placed
@@ -15,15 +16,17 @@ BUDGET_SENTENCE = (
 
 
 def check_keys(objects: Objects, *, durable_store: bool, now: datetime) -> Iterator[Problem]:
-    """Everything that can be wrong between ClientKeys, WorkloadClasses and models; the keys themselves: `key_problems`."""
+    """Everything that can be wrong between ClientKeys, WorkloadClasses, models and Secrets."""
     if not objects.keys:
-        yield warning(Place(), "holds no ClientKey, so every request gets 401: add one (hlserve keys new NAME --class CLASS).")
+        yield warning(
+            Place(), "holds no ClientKey, so every request gets 401: add one (hlserve keys new NAME --class CLASS)."
+        )
     for placed in objects.keys:
         yield from _check_class(objects, placed)
         yield from _check_models(objects, placed)
-        yield from _check_expiry(placed, now)
         if placed.value.spec.budget is not None and not durable_store:
             yield error(placed.place, BUDGET_SENTENCE, "spec.budget")
+    yield from _check_credentials(objects, now)
     yield from _check_unused_secrets(objects)
 
 
@@ -53,24 +56,31 @@ def _check_class(objects: Objects, placed: Placed[ClientKey]) -> Iterator[Proble
 
 
 def _check_models(objects: Objects, placed: Placed[ClientKey]) -> Iterator[Problem]:
-    served = {
-        name for pool in objects.pools for name in (pool.value.spec.model.name, *pool.value.spec.model.aliases)
-    }
+    served = {name for pool in objects.pools for name in (pool.value.spec.model.name, *pool.value.spec.model.aliases)}
     for index, model in enumerate(placed.value.spec.models):
         if model not in served:
             yield warning(
-                placed.place, f"no pool serves the model {model}; {hint(model, served, 'model')}", f"spec.models[{index}]"
-            )
-
-
-def _check_expiry(placed: Placed[ClientKey], now: datetime) -> Iterator[Problem]:
-    for credential in placed.value.spec.credentials:
-        if credential.not_after is not None and credential.not_after <= now:
-            yield warning(
                 placed.place,
-                f"this credential expired at {credential.not_after.isoformat()}: make a new one, or remove it.",
-                f"spec.credentials[{credential.id}].notAfter",
+                f"no pool serves the model {model}; {hint(model, served, 'model')}",
+                f"spec.models[{index}]",
             )
+
+
+def _check_credentials(objects: Objects, now: datetime) -> Iterator[Problem]:
+    places = {placed.value.name: placed.place for placed in objects.keys}
+    compiled = compile_keyrings([placed.value for placed in objects.keys], objects.secret_values, now=now)
+    made_later = {
+        (placed.value.name, credential.id)
+        for placed in objects.keys
+        for credential in placed.value.spec.credentials
+        if credential.secret_ref is None
+    }
+    for found in compiled.problems:
+        # A credential without secretRef gets its Secret from the operator, or from `hlserve up`.
+        if found.reason is KeyProblemReason.SECRET_MISSING and (found.client, found.credential) in made_later:
+            continue
+        make = error if found.refused else warning
+        yield make(places[found.client], f"{found.message}.", f"spec.credentials[{found.credential}]")
 
 
 def _check_unused_secrets(objects: Objects) -> Iterator[Problem]:

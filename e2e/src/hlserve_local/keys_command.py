@@ -15,7 +15,9 @@ def keys() -> None:
 
 @keys.command("new")
 @click.argument("name")
-@click.option("--class", "class_name", required=True, metavar="CLASS", help="WorkloadClass that the key's requests run in.")
+@click.option(
+    "--class", "class_name", required=True, metavar="CLASS", help="WorkloadClass that the key's requests run in."
+)
 @click.option("--tenant", default=None, help="Tenant that the key belongs to.")
 @click.option(
     "--write",

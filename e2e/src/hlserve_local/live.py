@@ -124,9 +124,9 @@ class Poller:
     async def view(self) -> View:
         """Look now. What does not answer counts as nothing."""
         replicas = self._stack.replicas
-        text, *gauges = await asyncio.gather(
+        text, gauges = await asyncio.gather(
             read_text(self._client, f"{self._stack.admin_url}/metrics"),
-            *(replica.gauges(self._client) for replica in replicas),
+            asyncio.gather(*(replica.gauges(self._client) for replica in replicas)),
         )
         old, new = self._remember(text or "")
         by_pool: dict[str, list[EngineGauges]] = {}
@@ -135,7 +135,10 @@ class Poller:
                 by_pool.setdefault(replica.spec.pool, []).append(found)
         return View(
             tuple(self._pool_row(name, by_pool.get(name, ()), old, new) for name in self._stack.plan.pool_names),
-            tuple(class_row(item.value.name, item.value.spec.intent, old, new) for item in self._stack.plan.objects.classes),
+            tuple(
+                class_row(item.value.name, item.value.spec.intent, old, new)
+                for item in self._stack.plan.objects.classes
+            ),
         )
 
     def _remember(self, text: str) -> tuple[Look, Look]:

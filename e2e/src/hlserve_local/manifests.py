@@ -85,7 +85,9 @@ _Loader.yaml_implicit_resolvers = {
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(
-    _INT, re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$"), list("-+0123456789")
+    _INT,
+    re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$"),
+    list("-+0123456789"),
 )
 
 
@@ -113,7 +115,9 @@ def manifest_files(path: Path) -> tuple[Path, ...]:
         raise FolderMissingError(f"{path} does not exist: give -f a folder with manifests, or one manifest file.")
     files = tuple(sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.is_file()))
     if not files:
-        raise FolderMissingError(f"{path} holds no *.yaml, *.yml or *.json file: give -f the folder with the manifests.")
+        raise FolderMissingError(
+            f"{path} holds no *.yaml, *.yml or *.json file: give -f the folder with the manifests."
+        )
     return files
 
 
@@ -127,7 +131,7 @@ def _read_file(file: Path) -> Iterator[Manifest | Problem]:
     except OSError as failure:
         yield error(whole_file, f"cannot be read ({failure.strerror}): check the file's permissions.")
         return
-    documents = yaml.load_all(text, Loader=_Loader)  # noqa: S506 - a subclass of SafeLoader
+    documents = yaml.load_all(text, Loader=_Loader)
     number = 0
     while True:
         number += 1
@@ -152,7 +156,9 @@ def _yaml_sentence(failure: yaml.YAMLError) -> str:
 
 def _read_document(document: object, place: Place) -> Iterator[Manifest | Problem]:
     if not isinstance(document, dict):
-        yield error(place, f"is a {_yaml_type(document)}, not an object: a manifest starts with apiVersion, kind, metadata.")
+        yield error(
+            place, f"is a {_yaml_type(document)}, not an object: a manifest starts with apiVersion, kind, metadata."
+        )
         return
     if document.get("kind") == "List" and isinstance(document.get("items"), list):
         for item in document["items"]:

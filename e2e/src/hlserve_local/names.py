@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that `name` was probably meant to be."""
-    matches = difflib.get_close_matches(name.lower(), by_lower := {item.lower(): item for item in known}, n=1, cutoff=0.6)
+    matches = difflib.get_close_matches(
+        name.lower(), by_lower := {item.lower(): item for item in known}, n=1, cutoff=0.6
+    )
     return by_lower[matches[0]] if matches else None
 
 

@@ -10,7 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO, cast
 
 STDERR_TAIL_LINES: Final = 12
 _URL: Final = re.compile(r"https?://[^\s]+")
@@ -24,13 +24,14 @@ class Guard:
     """Ends our children if we are killed without a chance to do so (see `hlserve_local.guard`)."""
 
     def __init__(self, directory: Path) -> None:
-        self._process = subprocess.Popen(  # noqa: S603
+        self._process = subprocess.Popen(
             [sys.executable, "-m", "hlserve_local.guard", str(directory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
             text=True,
         )
+        self._pipe = cast("TextIO", self._process.stdin)
 
     @property
     def pid(self) -> int:
@@ -47,16 +48,14 @@ class Guard:
 
     def close(self) -> None:
         """Let the guard end whatever it still watches, and wait for it."""
-        assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+            self._pipe.close()
         self._process.wait()
 
     def _tell(self, line: str) -> None:
-        assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError, ValueError):
-            self._process.stdin.write(line)
-            self._process.stdin.flush()
+            self._pipe.write(line)
+            self._pipe.flush()
 
 
 class Child:
@@ -68,6 +67,7 @@ class Child:
         self.log = log
         self.ready_line = ""
         self._process = process
+        self._output = cast("asyncio.StreamReader", process.stdout)
         self._guard = guard
         self._drain: asyncio.Task[None] | None = None
         self._watched = True
@@ -101,7 +101,9 @@ class Child:
             ) from None
         if not self.ready_line:
             status = await self.wait()
-            raise StartError(f"{self.name} {describe_exit(status)} before it was ready. Its last words:\n{self.last_words()}")
+            raise StartError(
+                f"{self.name} {describe_exit(status)} before it was ready. Its last words:\n{self.last_words()}"
+            )
         self._drain = asyncio.create_task(self._discard_output())
 
     async def stop(self, grace_seconds: float) -> None:
@@ -135,8 +137,7 @@ class Child:
             return ""
 
     async def _line_with(self, marker: str) -> str:
-        assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
+        while line := await self._output.readline():
             text = line.decode("utf-8", "replace").strip()
             if marker in text:
                 return text
@@ -144,8 +145,7 @@ class Child:
 
     async def _discard_output(self) -> None:
         # A full pipe would block the child.
-        assert self._process.stdout is not None
-        while await self._process.stdout.read(65536):
+        while await self._output.read(65536):
             pass
 
 

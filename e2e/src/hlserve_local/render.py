@@ -15,7 +15,19 @@ _BAD = (EventKind.ENGINE_LOST, EventKind.ROUTER_LOST, EventKind.RELOAD_REFUSED)
 
 def tables(view: View, events: Iterable[Event], base_url: str) -> Group:
     """The live view of a terminal."""
-    pools = Table("Pool", "Mode", "Ready", "Running", "Queued", "tok/s", "KV", "", title=base_url, title_justify="left", expand=True)
+    pools = Table(
+        "Pool",
+        "Mode",
+        "Ready",
+        "Running",
+        "Queued",
+        "tok/s",
+        "KV",
+        "",
+        title=base_url,
+        title_justify="left",
+        expand=True,
+    )
     for pool in view.pools:
         pools.add_row(
             pool.name,
@@ -27,7 +39,9 @@ def tables(view: View, events: Iterable[Event], base_url: str) -> Group:
             "–" if pool.token_usage is None else f"{pool.token_usage:.0%}",
             pool.note,
         )
-    classes = Table("Class", "Intent", "Running", "Queued", "ok", "tok/s", "TTFT p50", "TTFT p95", "not ok", expand=True)
+    classes = Table(
+        "Class", "Intent", "Running", "Queued", "ok", "tok/s", "TTFT p50", "TTFT p95", "not ok", expand=True
+    )
     for item in view.classes:
         classes.add_row(
             item.name,

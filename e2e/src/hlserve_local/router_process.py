@@ -26,7 +26,9 @@ class PortInUseError(RuntimeError):
     """Something else listens on the port that was asked for."""
 
     def __init__(self, port: int) -> None:
-        super().__init__(f"Port {port} is in use: stop what listens there, or choose another with --port N (0 takes a free one).")
+        super().__init__(
+            f"Port {port} is in use: stop what listens there, or choose another with --port N (0 takes a free one)."
+        )
         self.port = port
 
 
@@ -105,7 +107,6 @@ class RouterProcess:
         self._port, self._admin_port = (int(url.rpartition(":")[2]) for url in (self.base_url, self.admin_url))
 
     async def _wait_ready(self, client: httpx.AsyncClient) -> None:
-        assert self._child is not None
         deadline = asyncio.get_running_loop().time() + READY_TIMEOUT_SECONDS
         answer = "no answer"
         while asyncio.get_running_loop().time() < deadline:
@@ -118,7 +119,8 @@ class RouterProcess:
                     return
                 answer = response.text
             await asyncio.sleep(0.1)
-        raise StartError(f"The router listens but is not ready: {answer}\n{self._child.last_words()}")
+        words = self._child.last_words() if self._child is not None else ""
+        raise StartError(f"The router listens but is not ready: {answer}\n{words}")
 
     async def _keep_alive(self) -> None:
         while self._child is not None:

@@ -48,4 +48,6 @@ def anthropic_python(access: Access, base_url: str) -> str:
 def all_snippets(access: Access, base_url: str) -> str:
     """Headline and the three ways, ready to paste."""
     title = f"# {access.client}: class {access.class_name}, pool {', '.join(access.pools)}"
-    return "\n\n".join((f"{title}\n{curl(access, base_url)}", openai_python(access, base_url), anthropic_python(access, base_url)))
+    return "\n\n".join(
+        (f"{title}\n{curl(access, base_url)}", openai_python(access, base_url), anthropic_python(access, base_url))
+    )

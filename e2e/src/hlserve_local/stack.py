@@ -199,7 +199,7 @@ class Stack:
             logs=self._directory,
             events=self.events,
             client=self._client,
-            on_change=self._write,
+            on_change=self._rewrite,
             environment=HEADER_OVERRIDES,
         )
         self._parts.append(self._fleet)
@@ -212,6 +212,9 @@ class Stack:
         self._parts.append(self._router)
         self._exit.push_async_callback(self._router.close, CLOSE_GRACE_SECONDS)
         await self._router.start(table, keyrings, self._client)
+
+    async def _rewrite(self) -> None:
+        await self._write()
 
     async def _write(self) -> tuple[Path, tuple[Path, ...]]:
         async with self._writing:

@@ -40,7 +40,9 @@ DEFAULT_PORT: Final = 8000
     metavar="POOL=URL[,URL...]",
     help="Serve this pool with OpenAI-compatible servers that already run, instead of simulated engines. Repeatable.",
 )
-@click.option("--port", type=click.IntRange(0, 65_535), default=DEFAULT_PORT, show_default=True, help="Port; 0: a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=DEFAULT_PORT, show_default=True, help="Port; 0: a free one."
+)
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Router processes.")
 @click.option("--no-live", is_flag=True, help="Print plain lines even on a terminal.")
 @click.option(

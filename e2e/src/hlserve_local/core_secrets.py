@@ -42,7 +42,11 @@ def read_secret(manifest: Manifest) -> ReadSecret:
                     values[key] = base64.b64decode(value, validate=True).decode("utf-8")
                 except (binascii.Error, UnicodeDecodeError):
                     problems.append(
-                        error(manifest.place, "is not base64 of UTF-8 text: encode it, or put the plain text in stringData.", path)
+                        error(
+                            manifest.place,
+                            "is not base64 of UTF-8 text: encode it, or put the plain text in stringData.",
+                            path,
+                        )
                     )
     return ReadSecret(values, tuple(problems))
 

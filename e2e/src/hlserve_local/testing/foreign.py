@@ -1,4 +1,4 @@
-"""Helpers for tests: an independent OpenAI-compatible server, as somebody might already run one."""
+"""An independent OpenAI-compatible server, as somebody might already run one."""
 
 import asyncio
 import json
@@ -45,7 +45,14 @@ def foreign_app(server: ForeignServer, model: str) -> FastAPI:
         message = {"role": "assistant", "content": "".join(FOREIGN_REPLY)}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         return JSONResponse(
-            {"id": "f-1", "object": "chat.completion", "created": 0, "model": model, "choices": [choice], "usage": _usage()}
+            {
+                "id": "f-1",
+                "object": "chat.completion",
+                "created": 0,
+                "model": model,
+                "choices": [choice],
+                "usage": _usage(),
+            }
         )
 
     return app
