@@ -108,6 +108,11 @@ def test_cli_takes_one_package_found_twice_as_one_offer(member: Member) -> None:
         pytest.param(
             '@command(help="Given. More.")\ndef greet():\n    """One."""\n', "Given", id="the help argument wins"
         ),
+        pytest.param(
+            '@click.command()\n@click.option("--x", help="An option.")\ndef greet():\n    """One."""\n',
+            "One",
+            id="an option's help is not the command's",
+        ),
         pytest.param('greet = Group(help="Assigned.")\n', "Assigned", id="an assigned group"),
         pytest.param("def other(): ...\n", "", id="nothing by that name"),
         pytest.param("def greet(:\n", "", id="a file that does not parse"),

@@ -76,8 +76,9 @@ def _docstring(tree: ast.Module, attribute: str) -> str:
 
 
 def _help_argument(expressions: list[ast.expr]) -> str:
+    """The `help` of the expression that makes the command; options' help is not the command's."""
     for expression in expressions:
-        if not isinstance(expression, ast.Call):
+        if not isinstance(expression, ast.Call) or _called(expression.func) in {"option", "argument"}:
             continue
         for keyword in expression.keywords:
             value = keyword.value
@@ -88,3 +89,11 @@ def _help_argument(expressions: list[ast.expr]) -> str:
             ):
                 return value.value
     return ""
+
+
+def _called(function: ast.expr) -> str:
+    match function:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case _:
+            return ""
