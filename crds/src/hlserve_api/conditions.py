@@ -214,7 +214,7 @@ _SERVING_POOL: Final = (
         ),
     ),
     ConditionDoc(
-        "ServingPool", _T.SLO_ATTAINABLE, "The SLO can be met by replicas of this hardware at all; if not, the pool serves still. Absent in HumanLess.",
+        "ServingPool", _T.SLO_ATTAINABLE, "Replicas of this hardware can meet the SLO. Absent in HumanLess.",
         (
             _true(_R.ATTAINABLE, "A batch of at least one request meets every target."),
             _false(_R.TTFT_INFEASIBLE, "Prefill alone takes longer than ttftMilliseconds: relax it, or use faster hardware."),
