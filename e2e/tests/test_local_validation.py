@@ -57,104 +57,214 @@ def _expired(documents: Documents) -> Documents:
     return changed(documents, "coder", "spec.credentials.0.notAfter", "2020-01-01T00:00:00Z")
 
 
-SPILL = [{"name": "agents", "poolRef": {"name": "agents"}}, {"name": "chat", "poolRef": {"name": "chat"}, "role": "Spill"}]
+SPILL = [
+    {"name": "agents", "poolRef": {"name": "agents"}},
+    {"name": "chat", "poolRef": {"name": "chat"}, "role": "Spill"},
+]
 
 ERRORS = {
     "an unknown field": Row(
-        _field("chat", "spec.slo.tpotMiliseconds", 20), "ServingPool", "chat", "spec.slo.tpotMiliseconds", "did you mean tpotMilliseconds?"
+        _field("chat", "spec.slo.tpotMiliseconds", 20),
+        "ServingPool",
+        "chat",
+        "spec.slo.tpotMiliseconds",
+        "did you mean tpotMilliseconds?",
     ),
-    "a wrong type": Row(_field("chat", "spec.slo.tpotMilliseconds", "20"), "ServingPool", "chat", "spec.slo.tpotMilliseconds", "integer"),
+    "a wrong type": Row(
+        _field("chat", "spec.slo.tpotMilliseconds", "20"), "ServingPool", "chat", "spec.slo.tpotMilliseconds", "integer"
+    ),
     "a value out of bounds": Row(_field("chat", "spec.replicas", -1), "ServingPool", "chat", "spec.replicas", "0"),
-    "a value that is not in the list": Row(_field("chat", "spec.mode", "Fast"), "ServingPool", "chat", "spec.mode", "HumanLess"),
-    "a rule broken": Row(_field("chat", "spec.slo", None), "ServingPool", "chat", "spec.slo", "an Interactive pool needs slo"),
+    "a value that is not in the list": Row(
+        _field("chat", "spec.mode", "Fast"), "ServingPool", "chat", "spec.mode", "HumanLess"
+    ),
+    "a rule broken": Row(
+        _field("chat", "spec.slo", None), "ServingPool", "chat", "spec.slo", "an Interactive pool needs slo"
+    ),
     "an engine flag that is ours": Row(
         _field("chat", "spec.engine.extraArgs", ["--max-run=4"]),
-        "ServingPool", "chat", "spec.engine.extraArgs", "extraArgs must not hold a flag that the operator sets",
+        "ServingPool",
+        "chat",
+        "spec.engine.extraArgs",
+        "extraArgs must not hold a flag that the operator sets",
     ),
     "a class that names no pool": Row(
         _field("agent", "spec.targets.0.poolRef.name", "agent"),
-        "WorkloadClass", "agent", "spec.targets[agents].poolRef", "no ServingPool is named agent; did you mean agents?",
+        "WorkloadClass",
+        "agent",
+        "spec.targets[agents].poolRef",
+        "no ServingPool is named agent; did you mean agents?",
     ),
     "a selector that finds no pool": Row(
         _field("agent", "spec.targets", [{"name": "x", "poolSelector": {"matchLabels": {"tier": "gold"}}}]),
-        "WorkloadClass", "agent", "spec.targets[x].poolSelector", "no ServingPool has the labels tier=gold: put them on a pool",
+        "WorkloadClass",
+        "agent",
+        "spec.targets[x].poolSelector",
+        "no ServingPool has the labels tier=gold: put them on a pool",
     ),
     "a key of a class that does not exist": Row(
         _field("coder", "spec.workloadClassRef.name", "agnet"),
-        "ClientKey", "coder", "spec.workloadClassRef.name", "no WorkloadClass is named agnet; did you mean agent?",
+        "ClientKey",
+        "coder",
+        "spec.workloadClassRef.name",
+        "no WorkloadClass is named agnet; did you mean agent?",
     ),
     "an allowed class that does not exist": Row(
         _field("coder", "spec.allowedClasses", ["nightly"]),
-        "ClientKey", "coder", "spec.allowedClasses[0]", "no WorkloadClass is named nightly; write one of agent, batch, interactive",
+        "ClientKey",
+        "coder",
+        "spec.allowedClasses[0]",
+        "no WorkloadClass is named nightly; write one of agent, batch, interactive",
     ),
     "two manifests with the same key": Row(
         _field("coder-secret", "stringData.key", CHAT_KEY),
-        "ClientKey", "", "spec.credentials[primary]", "the same key is also in", count=2,
+        "ClientKey",
+        "",
+        "spec.credentials[primary]",
+        "the same key is also in",
+        count=2,
     ),
     "the same object twice": Row(
-        _plus(again=pool("chat", "Interactive")), "ServingPool", "chat", "", "the same object is also in manifests.yaml, document 1"
+        _plus(again=pool("chat", "Interactive")),
+        "ServingPool",
+        "chat",
+        "",
+        "the same object is also in manifests.yaml, document 1",
     ),
-    "a short key": Row(_field("coder-secret", "stringData.key", "short"), "ClientKey", "coder", "spec.credentials[primary]", "hlserve keys new"),
+    "a short key": Row(
+        _field("coder-secret", "stringData.key", "short"),
+        "ClientKey",
+        "coder",
+        "spec.credentials[primary]",
+        "hlserve keys new",
+    ),
     "a Secret that is missing": Row(
-        _without("coder-secret"), "ClientKey", "coder", "spec.credentials[primary]", "there is no Secret coder-primary with the key key"
+        _without("coder-secret"),
+        "ClientKey",
+        "coder",
+        "spec.credentials[primary]",
+        "there is no Secret coder-primary with the key key",
     ),
-    "a Secret value that is a number": Row(_field("coder-secret", "stringData.key", 7), "Secret", "coder-primary", "stringData.key", "put it in quotes"),
+    "a Secret value that is a number": Row(
+        _field("coder-secret", "stringData.key", 7), "Secret", "coder-primary", "stringData.key", "put it in quotes"
+    ),
     "a Secret value that is not base64": Row(
-        _field("coder-secret", "data", {"key": "%%%"}), "Secret", "coder-primary", "data.key", "is not base64 of UTF-8 text"
+        _field("coder-secret", "data", {"key": "%%%"}),
+        "Secret",
+        "coder-primary",
+        "data.key",
+        "is not base64 of UTF-8 text",
     ),
-    "a Secret that is a list": Row(_field("coder-secret", "data", []), "Secret", "coder-primary", "data", "must be a mapping"),
+    "a Secret that is a list": Row(
+        _field("coder-secret", "data", []), "Secret", "coder-primary", "data", "must be a mapping"
+    ),
     "an unknown field of a Secret": Row(
-        _field("coder-secret", "stringdata", {"a": "b"}), "Secret", "coder-primary", "stringdata", "did you mean stringData?"
+        _field("coder-secret", "stringdata", {"a": "b"}),
+        "Secret",
+        "coder-primary",
+        "stringdata",
+        "did you mean stringData?",
     ),
     "a budget without a store": Row(
-        _field("coder", "spec.budget", {"tokens": 1000}), "ClientKey", "coder", "spec.budget", "a budget needs a store that outlives the process"
+        _field("coder", "spec.budget", {"tokens": 1000}),
+        "ClientKey",
+        "coder",
+        "spec.budget",
+        "a budget needs a store that outlives the process",
     ),
     "shares of more than all": Row(
         lambda documents: changed(
             changed(documents, "agent", "spec.share", {"minPercent": 60}), "batch", "spec.share", {"minPercent": 50}
         ),
-        "ServingPool", "agents", "", "promised 60 (agent) + 50 (batch) = 110 percent of it",
+        "ServingPool",
+        "agents",
+        "",
+        "promised 60 (agent) + 50 (batch) = 110 percent of it",
     ),
     "Batch that may fill the chat pool": Row(
-        _field("batch", "spec.targets", SPILL), "WorkloadClass", "batch", "spec.targets[chat]", "set spec.share.maxPercent below 100"
+        _field("batch", "spec.targets", SPILL),
+        "WorkloadClass",
+        "batch",
+        "spec.targets[chat]",
+        "set spec.share.maxPercent below 100",
     ),
     "two namespaces": Row(
-        lambda documents: changed(changed(documents, "chat", "metadata.namespace", "a"), "agents", "metadata.namespace", "b"),
-        "ServingPool", "agents", "metadata.namespace", "b is another namespace than a",
+        lambda documents: changed(
+            changed(documents, "chat", "metadata.namespace", "a"), "agents", "metadata.namespace", "b"
+        ),
+        "ServingPool",
+        "agents",
+        "metadata.namespace",
+        "b is another namespace than a",
     ),
-}  # fmt: skip
+}
 
 WARNINGS = {
     "a pool that no class reaches": Row(
-        _plus(idle=pool("idle", "HumanLess")), "ServingPool", "idle", "", "no class reaches this pool, so it would run idle: name idle in"
+        _plus(idle=pool("idle", "HumanLess")),
+        "ServingPool",
+        "idle",
+        "",
+        "no class reaches this pool, so it would run idle: name idle in",
     ),
     "a key that is easy to guess": Row(
         _field("coder-secret", "stringData.key", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"),
-        "ClientKey", "coder", "spec.credentials[primary]", "hlserve keys new",
+        "ClientKey",
+        "coder",
+        "spec.credentials[primary]",
+        "hlserve keys new",
     ),
     "an expired key": Row(_expired, "ClientKey", "coder", "spec.credentials[primary]", "expired at 2020-01-01"),
     "an allowed class that is not lower": Row(
         _field("coder", "spec.allowedClasses", ["interactive"]),
-        "ClientKey", "coder", "spec.allowedClasses[0]", "the header can only lower a request's class",
+        "ClientKey",
+        "coder",
+        "spec.allowedClasses[0]",
+        "the header can only lower a request's class",
     ),
     "a model that no pool serves": Row(
-        _field("coder", "spec.models", ["test-modle"]), "ClientKey", "coder", "spec.models[0]", "did you mean test-model?"
+        _field("coder", "spec.models", ["test-modle"]),
+        "ClientKey",
+        "coder",
+        "spec.models[0]",
+        "did you mean test-model?",
     ),
     "an Interactive class on a HumanLess pool": Row(
-        _field("interactive", "spec.targets.0.poolRef.name", "agents"), "WorkloadClass", "interactive", "spec.targets[chat]",
-        "keeps no latency target", count=2,
+        _field("interactive", "spec.targets.0.poolRef.name", "agents"),
+        "WorkloadClass",
+        "interactive",
+        "spec.targets[chat]",
+        "keeps no latency target",
+        count=2,
     ),
-    "a Secret that nobody uses": Row(_plus(extra=secret("nobody", AGENT_KEY)), "Secret", "nobody-primary", "", "nothing in this folder uses this Secret"),
+    "a Secret that nobody uses": Row(
+        _plus(extra=secret("nobody", AGENT_KEY)),
+        "Secret",
+        "nobody-primary",
+        "",
+        "nothing in this folder uses this Secret",
+    ),
     "no keys at all": Row(
-        _without("coder", "chat-app", "coder-secret", "chat-secret"), "", "", "", "holds no ClientKey, so every request gets 401"
+        _without("coder", "chat-app", "coder-secret", "chat-secret"),
+        "",
+        "",
+        "",
+        "holds no ClientKey, so every request gets 401",
     ),
     "an accelerator that is not in the table": Row(
-        _field("chat", "spec.hardware.accelerator", "A100-81G"), "ServingPool", "chat", "spec", "settings are not derived"
+        _field("chat", "spec.hardware.accelerator", "A100-81G"),
+        "ServingPool",
+        "chat",
+        "spec",
+        "settings are not derived",
     ),
     "an SLO out of reach": Row(
-        _field("chat", "spec.slo.tpotMilliseconds", 1), "ServingPool", "chat", "spec.slo", "a replica cannot meet the SLO"
+        _field("chat", "spec.slo.tpotMilliseconds", 1),
+        "ServingPool",
+        "chat",
+        "spec.slo",
+        "a replica cannot meet the SLO",
     ),
-}  # fmt: skip
+}
 
 
 def _check(folder: Path, row: Row, severity: Severity) -> None:
@@ -214,7 +324,9 @@ def test_batch_may_spill_into_chat_below_all_of_it(tmp_path: Path) -> None:
 
 
 def test_no_pool_is_an_error(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path, {"class": workload_class("agent", "Agent", ["agents"]), "key": client_key("a", "agent")})
+    folder = write_folder(
+        tmp_path, {"class": workload_class("agent", "Agent", ["agents"]), "key": client_key("a", "agent")}
+    )
     result = validate(folder)
     assert not result.usable
     assert any("holds no ServingPool" in problem.message for problem in result.problems)

@@ -74,12 +74,12 @@ class Look:
             values.setdefault(sample.name, {})[frozenset(sample.labels.items())] = sample.value
         return cls(at_seconds, values)
 
-    def total(self, name: str, **labels: str) -> float:
+    def total(self, name: str, labels: Mapping[str, str]) -> float:
         """Sum of all series of `name` that have these labels."""
         wanted = labels.items()
         return sum(value for key, value in self.values.get(name, {}).items() if wanted <= key)
 
-    def by(self, label: str, name: str, **labels: str) -> dict[str, float]:
+    def by(self, label: str, name: str, labels: Mapping[str, str]) -> dict[str, float]:
         """The same, for each value of `label`."""
         wanted = labels.items()
         sums: dict[str, float] = {}
@@ -89,16 +89,16 @@ class Look:
         return sums
 
 
-def rate(old: Look, new: Look, name: str, **labels: str) -> float:
+def rate(old: Look, new: Look, name: str, labels: Mapping[str, str]) -> float:
     """Increase per second of a counter between two looks; 0 if it was reset in between."""
     seconds = new.at_seconds - old.at_seconds
-    return max(0.0, new.total(name, **labels) - old.total(name, **labels)) / seconds if seconds > 0 else 0.0
+    return max(0.0, new.total(name, labels) - old.total(name, labels)) / seconds if seconds > 0 else 0.0
 
 
-def quantile(share: float, old: Look, new: Look, name: str, **labels: str) -> float | None:
+def quantile(share: float, old: Look, new: Look, name: str, labels: Mapping[str, str]) -> float | None:
     """Quantile of a histogram between two looks, as PromQL's `histogram_quantile` finds it; None: nothing was observed."""
-    before = old.by("le", f"{name}_bucket", **labels)
-    after = new.by("le", f"{name}_bucket", **labels)
+    before = old.by("le", f"{name}_bucket", labels)
+    after = new.by("le", f"{name}_bucket", labels)
     buckets = sorted((float(bound), count - before.get(bound, 0.0)) for bound, count in after.items())
     if not buckets or buckets[-1][1] <= 0:
         return None
@@ -158,9 +158,9 @@ class Poller:
         states = [replica.state for replica in replicas]
         spec = plan.pool.spec
         if plan.wanted is None:
-            in_flight = int(new.total("hlserve_router_in_flight_requests", pool=name))
-            up = int(new.total("hlserve_router_endpoint_up", pool=name))
-            tokens = rate(old, new, "hlserve_router_output_tokens_total", pool=name)
+            in_flight = int(new.total("hlserve_router_in_flight_requests", {"pool": name}))
+            up = int(new.total("hlserve_router_endpoint_up", {"pool": name}))
+            tokens = rate(old, new, "hlserve_router_output_tokens_total", {"pool": name})
             note = f"served by {', '.join(plan.foreign)}"
             return PoolRow(name, spec.mode, spec.model.name, up, len(plan.foreign), in_flight, None, tokens, None, note)
         return PoolRow(
@@ -182,19 +182,19 @@ def class_row(name: str, intent: str, old: Look, new: Look) -> ClassRow:
     labels = {"class": name}
     ttft = "hlserve_router_ttft_seconds"
     requests = "hlserve_router_requests_total"
-    reasons = {reason: int(count) for reason, count in new.by("reason", requests, **labels).items() if reason and count}
-    for outcome, count in new.by("outcome", requests, reason="", **labels).items():
+    reasons = {reason: int(count) for reason, count in new.by("reason", requests, labels).items() if reason and count}
+    for outcome, count in new.by("outcome", requests, {**labels, "reason": ""}).items():
         if outcome != "ok" and count:
             reasons[outcome] = reasons.get(outcome, 0) + int(count)
     return ClassRow(
         name,
         intent,
-        running=int(new.total("hlserve_router_in_flight_requests", **labels)),
-        queued=int(new.total("hlserve_router_queue_depth", **labels)),
-        ok=int(new.total(requests, outcome="ok", **labels)),
-        tokens_per_second=rate(old, new, "hlserve_router_output_tokens_total", **labels),
-        ttft_p50_seconds=quantile(0.5, old, new, ttft, **labels),
-        ttft_p95_seconds=quantile(0.95, old, new, ttft, **labels),
+        running=int(new.total("hlserve_router_in_flight_requests", labels)),
+        queued=int(new.total("hlserve_router_queue_depth", labels)),
+        ok=int(new.total(requests, {**labels, "outcome": "ok"})),
+        tokens_per_second=rate(old, new, "hlserve_router_output_tokens_total", labels),
+        ttft_p50_seconds=quantile(0.5, old, new, ttft, labels),
+        ttft_p95_seconds=quantile(0.95, old, new, ttft, labels),
         reasons=reasons,
     )
 
