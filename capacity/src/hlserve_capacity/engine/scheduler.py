@@ -3,7 +3,6 @@
 Pure: the driver owns the clock. One step is planned by `begin_step` and takes effect in `end_step`.
 """
 
-import heapq
 from itertools import count
 
 from hlserve_capacity.engine.admission import SessionLedger
@@ -11,13 +10,10 @@ from hlserve_capacity.engine.mixing import KvPressure, NaiveStageGate, StageGate
 from hlserve_capacity.engine.ordering import WaitingQueue, matched_tokens, service_order
 from hlserve_capacity.engine.pool import KvPool
 from hlserve_capacity.engine.radix import TOKEN_BYTES, token_key
-from hlserve_capacity.engine.retraction import (
-    CLIP_NEW_TOKENS,
-    RETRACT_DECODE_STEPS,
-    NewTokenRatio,
-    retraction_order,
-)
+from hlserve_capacity.engine.retraction import RETRACT_DECODE_STEPS, NewTokenRatio, retraction_order
+from hlserve_capacity.engine.running import RunningSet
 from hlserve_capacity.engine.sequence import Phase, Sequence
+from hlserve_capacity.engine.starting import StartCheck
 from hlserve_capacity.engine.types import (
     Accepted,
     EngineConfig,
@@ -52,15 +48,12 @@ class Scheduler:
         gate = NaiveStageGate if config.naive_two_stage else StageGate
         self._gate = gate(config.two_stage_enter, config.two_stage_leave)
         self._ratio = NewTokenRatio(config.new_token_ratio)
+        self._running = RunningSet()
+        self._check = StartCheck(config, self._pool, self._sessions, self._running, self._ratio)
         self._mixed = config.throughput_mode or (config.mixed_chunk and config.chunked_prefill_size is not None)
         self._whole_prompts = config.throughput_mode or config.chunked_prefill_size is None
         self._totals = EngineTotals()
         self._known: dict[str, Sequence] = {}
-        self._prefilling: dict[str, Sequence] = {}
-        self._decoding: dict[str, Sequence] = {}
-        self._finishing: list[tuple[int, int, Sequence]] = []
-        self._iteration = 0
-        self._decode_context = 0
         self._orders = count()
         self._step: Step | None = None
         self._planned: list[tuple[Sequence, int]] = []
@@ -127,7 +120,7 @@ class Scheduler:
             self._queue_changed = True
         if not self.config.reserve_output:
             self._prepare_decode()
-        decoding = len(self._decoding)
+        decoding = len(self._running.decoding)
         planned = [] if self._decode_only() else self._plan_prefill(decoding, now_us)
         if not planned and not decoding:
             planned = self._plan_stuck(now_us)
@@ -138,7 +131,7 @@ class Scheduler:
         chunk_tokens = sum(tokens for _, tokens in planned)
         if not self._pool.make_free(rows + chunk_tokens):
             raise RuntimeError("admission promised KV that is not there")
-        context = self._decode_context if rows else 0
+        context = self._running.context_tokens if rows else 0
         duration = self._cost.step_us(rows, context, [(tokens, item.resident) for item, tokens in planned])
         boundaries = sum(1 for item, tokens in planned if tokens < item.todo)
         boundary_us = boundaries * self.config.chunk_boundary_us
@@ -158,10 +151,10 @@ class Scheduler:
         step = self._running_step()
         events, self._events = self._events, []
         if step.decode_sequences:
-            made = self._iteration + 1
+            made = self._running.iteration + 1
             events += [
                 Token(rid, sequence.output_tokens - 1 - sequence.finish_iteration + made)
-                for rid, sequence in self._decoding.items()
+                for rid, sequence in self._running.decoding.items()
                 if not sequence.aborted
             ]
         return self._close_step(events, now_us)
@@ -174,7 +167,7 @@ class Scheduler:
 
     def next_wakeup_us(self, now_us: int) -> int | None:
         """When a hold expires that a waiting request may be blocked by; None: only a new request changes anything."""
-        if not len(self._queue) or self._prefilling or self._decoding:
+        if not len(self._queue) or len(self._running):
             return None
         expiry = self._sessions.next_expiry_us()
         return None if expiry is None else max(expiry, now_us)
@@ -189,7 +182,7 @@ class Scheduler:
         sequence = self._known.get(rid)
         if sequence is None:
             return None
-        return self._made(sequence) if sequence.phase is Phase.DECODING else sequence.made
+        return self._running.made(sequence)
 
     def has_started(self, rid: str) -> bool:
         """Whether a request that is here was taken out of the queue at least once."""
@@ -208,12 +201,12 @@ class Scheduler:
         """The state now."""
         pool = self._pool
         return EngineGauges(
-            running=len(self._prefilling) + len(self._decoding),
+            running=len(self._running),
             queued=len(self._queue),
             kv_used_tokens=pool.used_tokens,
             kv_cached_tokens=pool.cached_tokens,
             token_usage=pool.used_tokens / pool.capacity_tokens,
-            pending_prefill_tokens=sum(item.todo for item in self._prefilling.values())
+            pending_prefill_tokens=sum(item.todo for item in self._running.prefilling.values())
             + sum(item.target for item in self._queue),
             held_sessions=self._sessions.idle_sessions,
         )
@@ -229,11 +222,11 @@ class Scheduler:
     def _decode_only(self) -> bool:
         if not (self.config.two_stage or self.config.naive_two_stage):
             return False
-        if not self._decoding:
+        if not self._running.decoding:
             self._gate.idle()
             return False
         pool = self._pool
-        pending = sum(item.todo for item in self._prefilling.values())
+        pending = sum(item.todo for item in self._running.prefilling.values())
         if pool.used_tokens + pool.promised_tokens > self.config.two_stage_leave * pool.capacity_tokens:
             pending += sum(item.target - matched_tokens(item, self._tree) for item in self._queue.head(PENDING_WINDOW))
         return self._gate.update(
@@ -253,7 +246,7 @@ class Scheduler:
             # A decode row is one token of the same forward pass: SGLang charges it to the chunk.
             budget = min(config.chunked_prefill_size or budget, budget) - (decoding if self._mixed else 0)
         planned: list[tuple[Sequence, int]] = []
-        for sequence in self._prefilling.values():
+        for sequence in self._running.prefilling.values():
             if budget <= 0:
                 return planned
             tokens = sequence.todo if self._whole_prompts else min(budget, sequence.todo)
@@ -264,16 +257,16 @@ class Scheduler:
         return planned
 
     def _start_waiting(self, planned: list[tuple[Sequence, int]], budget: int, now_us: int) -> None:
-        slots = self.config.max_running_requests - len(self._prefilling) - len(self._decoding)
+        slots = self.config.max_running_requests - len(self._running)
         if slots <= 0:
             return
         for sequence in service_order(self._queue, self.config, self._tree, now_us):
             if slots <= 0 or budget <= 0:
                 return
-            if not self._fits(sequence):
+            if not self._check.fits(sequence):
                 break
             if self._whole_prompts and planned and sequence.todo > budget:
-                self._undo_fit(sequence)
+                self._check.unlock(sequence)
                 return
             self._start(sequence)
             tokens = sequence.todo if self._whole_prompts else min(budget, sequence.todo)
@@ -281,42 +274,6 @@ class Scheduler:
             budget -= tokens
             slots -= 1
         self._queue_changed = False
-
-    def _fits(self, sequence: Sequence) -> bool:
-        """Whether the request may start. True: its session is admitted and its cached prefix is locked."""
-        opened = False
-        if self.config.kv_aware_admission and not sequence.admitted:
-            if not self._sessions.try_open(sequence):
-                return False
-            opened = True
-        if not self.config.disable_radix_cache:
-            found = self._tree.match(sequence.key, min(sequence.prompt_tokens, sequence.target - 1))
-            sequence.node, sequence.shared, sequence.resident = found.node, found.tokens, found.tokens
-            self._tree.acquire(found.node)
-        if self._needed(sequence) <= self._available():
-            return True
-        self._undo_fit(sequence)
-        if opened:
-            self._sessions.close(sequence)
-        return False
-
-    def _undo_fit(self, sequence: Sequence) -> None:
-        if sequence.node is not None:
-            self._tree.release(sequence.node)
-        sequence.node, sequence.shared, sequence.resident = None, 0, 0
-
-    def _needed(self, sequence: Sequence) -> float:
-        remaining = sequence.prompt_tokens + sequence.output_tokens - sequence.target
-        if self.config.reserve_output:
-            return sequence.todo + remaining
-        return sequence.todo + self._ratio.current * min(remaining, CLIP_NEW_TOKENS)
-
-    def _available(self) -> float:
-        if self.config.reserve_output:
-            return self._pool.unpromised_tokens
-        growth = sum(min(item.output_tokens - self._made(item), CLIP_NEW_TOKENS) for item in self._decoding.values())
-        growth += sum(min(item.output_tokens - item.made, CLIP_NEW_TOKENS) for item in self._prefilling.values())
-        return self._pool.unpromised_tokens - max(self._ratio.current * growth, len(self._decoding))
 
     def _plan_stuck(self, now_us: int) -> list[tuple[Sequence, int]]:
         """Nothing runs although requests wait: give up idle sessions, then what is kept for admitted ones that wait."""
@@ -339,33 +296,33 @@ class Scheduler:
 
     def _prepare_decode(self) -> None:
         """Before a decode step: make room for one token each, by retracting requests if need be."""
-        if not self._decoding:
+        if not self._running.decoding:
             return
         self._queue_changed = True
         pool, config = self._pool, self.config
-        while pool.unpromised_tokens < len(self._decoding) and self._sessions.drop_oldest():
+        while pool.unpromised_tokens < len(self._running.decoding) and self._sessions.drop_oldest():
             pass
-        if pool.unpromised_tokens >= len(self._decoding):
+        if pool.unpromised_tokens >= len(self._running.decoding):
             self._ratio.decay()
             return
         victims = retraction_order(
-            ((item, self._made(item)) for item in self._decoding.values()),
+            ((item, self._running.made(item)) for item in self._running.decoding.values()),
             priority=config.priority_scheduling,
             low_first=config.low_priority_values_first,
         )
         for victim in victims:
-            if pool.unpromised_tokens >= len(self._decoding) * RETRACT_DECODE_STEPS and len(self._decoding) < len(
-                victims
-            ):
+            if pool.unpromised_tokens >= len(self._running.decoding) * RETRACT_DECODE_STEPS and len(
+                self._running.decoding
+            ) < len(victims):
                 break
-            if len(self._decoding) == 1 and (pool.unpromised_tokens >= 1 or not self._prefilling):
+            if len(self._running.decoding) == 1 and (pool.unpromised_tokens >= 1 or not self._running.prefilling):
                 break
             self._retract(victim)
-        stayed = [(self._made(item), item.output_tokens) for item in self._decoding.values()]
+        stayed = [(self._running.made(item), item.output_tokens) for item in self._running.decoding.values()]
         self._ratio.after_retraction(sum(made for made, _ in stayed), len(stayed), sum(out for _, out in stayed))
 
     def _retract(self, sequence: Sequence) -> None:
-        made = self._made(sequence)
+        made = self._running.made(sequence)
         self._detach(sequence)
         sequence.made = made
         sequence.target = sequence.prompt_tokens + made
@@ -386,14 +343,13 @@ class Scheduler:
         for passed in self._queue.head(earlier):
             passed.overtaken += 1
         self._sessions.started(sequence)
-        sequence.phase = Phase.PREFILLING
         if not sequence.started:
             sequence.started = True
             sequence.cached_tokens = sequence.shared
             self._totals.prompt_tokens += sequence.prompt_tokens
             self._totals.cached_tokens += sequence.shared
-        self._pool.promised_tokens += self._unwritten(sequence)
-        self._prefilling[sequence.request.rid] = sequence
+        self._pool.promised_tokens += self._check.unwritten_tokens(sequence)
+        self._running.prefill(sequence)
 
     def _close_step(self, events: list[EngineEvent], now_us: int) -> list[EngineEvent]:
         step = self._running_step()
@@ -412,18 +368,13 @@ class Scheduler:
 
     def _decode_one(self, events: list[EngineEvent], now_us: int) -> None:
         """Every decoding request makes one token: sums move, only those that end are looked at."""
-        rows = len(self._decoding)
-        self._iteration += 1
-        self._decode_context += rows
+        rows = len(self._running.decoding)
         self._pool.private_tokens += rows
         if self.config.reserve_output:
             self._pool.promised_tokens -= rows
         self._totals.output_tokens += rows
-        heap = self._finishing
-        while heap and heap[0][0] <= self._iteration:
-            _, _, sequence = heapq.heappop(heap)
-            if sequence.phase is Phase.DECODING and sequence.finish_iteration <= self._iteration:
-                self._finish(sequence, events, now_us)
+        for sequence in self._running.advance():
+            self._finish(sequence, events, now_us)
 
     def _prefill_some(self, sequence: Sequence, tokens: int, events: list[EngineEvent], now_us: int) -> None:
         pool = self._pool
@@ -432,8 +383,6 @@ class Scheduler:
         pool.promised_tokens -= tokens
         if sequence.todo:
             return
-        rid = sequence.request.rid
-        del self._prefilling[rid]
         if not self.config.disable_radix_cache:
             self._share_prompt(sequence)
         made = sequence.made
@@ -441,15 +390,10 @@ class Scheduler:
         if remaining > 0:
             self._totals.output_tokens += 1
             if not sequence.aborted:
-                events.append(Token(rid, made, sequence.cached_tokens if made == 0 else 0))
-        sequence.phase = Phase.DECODING
-        sequence.finish_iteration = self._iteration + max(0, remaining - 1)
-        self._decoding[rid] = sequence
-        self._decode_context += sequence.target
+                events.append(Token(sequence.request.rid, made, sequence.cached_tokens if made == 0 else 0))
+        self._running.decode(sequence, max(0, remaining - 1))
         if remaining <= 1:
             self._finish(sequence, events, now_us)
-        else:
-            heapq.heappush(self._finishing, (sequence.finish_iteration, sequence.order, sequence))
 
     def _share_prompt(self, sequence: Sequence) -> None:
         """Put the computed prompt into the tree; what another request put there meanwhile is kept once."""
@@ -493,31 +437,14 @@ class Scheduler:
 
     def _detach(self, sequence: Sequence) -> None:
         """Give the KV of a running request back: its prompt stays cached, the rest is free."""
-        rid = sequence.request.rid
-        resident = sequence.resident
-        if sequence.phase is Phase.DECODING:
-            resident = sequence.prompt_tokens + max(0, self._made(sequence) - 1)
-            del self._decoding[rid]
-            self._decode_context -= resident
-        else:
-            self._prefilling.pop(rid, None)
+        resident = self._running.leave(sequence)
         self._pool.private_tokens -= resident - sequence.shared
         sequence.resident = resident
-        self._pool.promised_tokens -= self._unwritten(sequence)
-        self._undo_fit(sequence)
+        self._pool.promised_tokens -= self._check.unwritten_tokens(sequence)
+        self._check.unlock(sequence)
         self._queue_changed = True
 
     # -- small facts -------------------------------------------------------------------------------------------------
-
-    def _made(self, sequence: Sequence) -> int:
-        """Reply tokens of a decoding request so far."""
-        return sequence.output_tokens - sequence.finish_iteration + self._iteration
-
-    def _unwritten(self, sequence: Sequence) -> int:
-        """KV tokens promised to a running request and not written yet."""
-        if self.config.reserve_output:
-            return sequence.prompt_tokens + sequence.output_tokens - sequence.resident
-        return max(0, sequence.target - sequence.resident)
 
     def _running_step(self) -> Step:
         if self._step is None:
