@@ -96,13 +96,15 @@ class Endpoint(Document):
 class PoolRoute(Document):
     """What the router must know of one ServingPool. Caps are per replica."""
 
-    name: Name
-    mode: Mode
+    name: Name = Field(description="ServingPool name.")
+    mode: Mode = Field(description="Interactive or HumanLess.")
     model: str = Field(description="Served model name.", max_length=128)
     aliases: tuple[str, ...] = Field(default=(), description="Other names that clients may use for the model.")
     service: str | None = Field(default=None, description="Service whose EndpointSlices list the replicas.")
     endpoints: tuple[Endpoint, ...] = Field(default=(), description="Static replicas; used when `service` is unset.")
-    priority_order: PriorityOrder = PriorityOrder.NONE
+    priority_order: PriorityOrder = Field(
+        default=PriorityOrder.NONE, description="Which way the engine's priority counts; None: the field is not sent."
+    )
     max_in_flight: int | None = Field(default=None, description="Requests in flight per replica; unset: no bound.")
     in_flight_tokens: int | None = Field(default=None, description="Tokens in flight per replica; unset: no bound.")
     queue_ttl_milliseconds: int | None = Field(
@@ -126,100 +128,112 @@ class PoolRoute(Document):
 class Target(Document):
     """A pool that a class may use."""
 
-    pool: Name
-    role: TargetRole = TargetRole.PRIMARY
-    weight: int = Field(default=1, ge=1, le=100)
+    pool: Name = Field(description="Name of a pool of this table.")
+    role: TargetRole = Field(
+        default=TargetRole.PRIMARY, description="Primary, or Spill: only when the primaries are short."
+    )
+    weight: int = Field(default=1, ge=1, le=100, description="Share among targets of the same role.")
 
 
 class SpillRule(Document):
     """When a class may use its Spill targets: watermarks on queue wait, with hysteresis, or no primary endpoint at all."""
 
-    enter_queue_wait_milliseconds: int = 1000
-    leave_queue_wait_milliseconds: int = 500
-    when_unavailable: bool = True
+    enter_queue_wait_milliseconds: int = Field(
+        default=1000, description="Queue wait above which spilling starts, in ms."
+    )
+    leave_queue_wait_milliseconds: int = Field(default=500, description="Queue wait below which spilling stops, in ms.")
+    when_unavailable: bool = Field(default=True, description="Also spill while no primary endpoint is there at all.")
 
 
 class QueueRule(Document):
     """Bounds of a class's queue in each router."""
 
-    max_depth: int = 1000
-    max_bytes: int = 256 * 1024 * 1024
-    ttl_milliseconds: int = 60_000
+    max_depth: int = Field(default=1000, description="Most requests that wait.")
+    max_bytes: int = Field(default=256 * 1024 * 1024, description="Most bytes of bodies that wait.")
+    ttl_milliseconds: int = Field(
+        default=60_000, description="Longest wait, in ms; the smaller of this and the pool's counts."
+    )
 
 
 class ShareRule(Document):
     """Share of a pool's capacity that a class is sure of (min) and may hold (max), in percent."""
 
-    min_percent: int = 0
-    max_percent: int = 100
+    min_percent: int = Field(default=0, description="Share that is kept for the class while it has work, in percent.")
+    max_percent: int = Field(default=100, description="Largest share that the class may hold, in percent.")
 
 
 class ClassLimits(Document):
     """Limits of each request or client of a class; unset: none."""
 
-    max_input_tokens: int | None = None
-    max_output_tokens: int | None = None
-    max_concurrent_per_client: int | None = None
+    max_input_tokens: int | None = Field(default=None, description="Longest prompt, in tokens.")
+    max_output_tokens: int | None = Field(default=None, description="Longest reply, in tokens.")
+    max_concurrent_per_client: int | None = Field(
+        default=None, description="Requests that one client may have at once."
+    )
 
 
 class Timeouts(Document):
     """Deadlines of a class's requests."""
 
-    total_seconds: int = Field(description="From arrival to the last byte.")
-    silence_seconds: int = Field(description="Longest gap between two bytes of the engine once the reply began.")
-    peek_milliseconds: int = Field(description="How long the first event is held back to learn the real status.")
-    ping_seconds: int = Field(description="Gap after which a silent stream gets a ping.")
-    retry_cutoff_seconds: int = Field(description="A 502 later than this after dispatch tells SDKs not to retry.")
-    start_seconds: int = Field(description="Longest wait for the engine's first byte.")
+    total_seconds: int = Field(description="From arrival to the last byte, in s.")
+    silence_seconds: int = Field(description="Longest gap between two bytes of the engine once the reply began, in s.")
+    peek_milliseconds: int = Field(description="How long the first event is held back to learn the real status, in ms.")
+    ping_seconds: int = Field(description="Gap after which a silent stream gets a ping, in s.")
+    retry_cutoff_seconds: int = Field(description="A 502 later than this after dispatch tells SDKs not to retry, in s.")
+    start_seconds: int = Field(description="Longest wait for the engine's first byte, in s.")
 
 
 class ClassRoute(Document):
     """One WorkloadClass as the router applies it."""
 
-    name: Name
-    intent: Intent
-    priority: int = 0
-    targets: tuple[Target, ...]
-    spill: SpillRule = SpillRule()
-    queue: QueueRule
-    share: ShareRule = ShareRule()
-    limits: ClassLimits = ClassLimits()
-    timeouts: Timeouts
-    fairness: FairnessBy = FairnessBy.CLIENT
-    header_override: HeaderOverride = HeaderOverride.LOWER_ONLY
+    name: Name = Field(description="WorkloadClass name.")
+    intent: Intent = Field(description="Who waits for the answers.")
+    priority: int = Field(default=0, description="Larger is more urgent.")
+    targets: tuple[Target, ...] = Field(description="Pools that the class may use.")
+    spill: SpillRule = Field(default=SpillRule(), description="When the class may use its Spill targets.")
+    queue: QueueRule = Field(description="Bounds of the class's queue in each router.")
+    share: ShareRule = Field(default=ShareRule(), description="The class's share of each of its pools.")
+    limits: ClassLimits = Field(default=ClassLimits(), description="Limits of each request or client.")
+    timeouts: Timeouts = Field(description="Deadlines of the class's requests.")
+    fairness: FairnessBy = Field(default=FairnessBy.CLIENT, description="Between whom the queue is shared.")
+    header_override: HeaderOverride = Field(
+        default=HeaderOverride.LOWER_ONLY, description="Whether `x-hlserve-class` may lower the class."
+    )
 
 
 class ShardDigest(Document):
     """Name and content digest of one keyring shard, so that a reader knows when it holds them all."""
 
-    name: str
-    digest: Digest
+    name: str = Field(description="Name of the shard's Secret.")
+    digest: Digest = Field(description="Generation of the shard.")
 
 
 class RoutingTable(Document):
     """ConfigMap `hlserve-routing-table`, key `table.json`."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = Field(default=SCHEMA_VERSION, description="Readers refuse a higher one than they know.")
     generation: str = Field(description="Hash of the content.")
-    keyring_shards: tuple[ShardDigest, ...] = ()
-    pools: tuple[PoolRoute, ...] = ()
-    classes: tuple[ClassRoute, ...] = ()
+    keyring_shards: tuple[ShardDigest, ...] = Field(default=(), description="Every shard of the keyring.")
+    pools: tuple[PoolRoute, ...] = Field(default=(), description="Pools, by name.")
+    classes: tuple[ClassRoute, ...] = Field(default=(), description="Classes, by name.")
 
 
 class KeyLimits(Document):
     """Limits of one ClientKey; unset: none."""
 
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    max_concurrent: int | None = None
+    requests_per_minute: int | None = Field(default=None, description="Requests that may start per minute.")
+    tokens_per_minute: int | None = Field(default=None, description="Prompt plus reply tokens per minute.")
+    max_concurrent: int | None = Field(default=None, description="Requests at once.")
 
 
 class Budget(Document):
     """Tokens that a ClientKey may use in a calendar period (UTC)."""
 
-    tokens: int
-    period: BudgetPeriod = BudgetPeriod.DAY
-    on_exhausted: OnExhausted = OnExhausted.REJECT
+    tokens: int = Field(description="Prompt plus reply tokens per period.")
+    period: BudgetPeriod = Field(default=BudgetPeriod.DAY, description="Day or Month, in UTC.")
+    on_exhausted: OnExhausted = Field(
+        default=OnExhausted.REJECT, description="Reject with 429, or Demote to the key's lowest allowed class."
+    )
 
 
 class KeyEntry(Document):
@@ -228,23 +242,25 @@ class KeyEntry(Document):
     digest: Digest = Field(description="Lower-case hexadecimal SHA-256 of the key's UTF-8 bytes.")
     client: str = Field(description="ClientKey name.", max_length=253)
     credential: str = Field(description="Credential id within the ClientKey.", max_length=63)
-    tenant: str = Field(default="", max_length=63)
-    class_name: str = Field(alias="class", max_length=63)
-    allowed_classes: tuple[str, ...] = ()
+    tenant: str = Field(default="", max_length=63, description="Tenant that the client belongs to; empty: none.")
+    class_name: str = Field(alias="class", max_length=63, description="Class of the client's requests.")
+    allowed_classes: tuple[str, ...] = Field(
+        default=(), description="Classes that `x-hlserve-class` may choose; empty: any of a lower intent."
+    )
     models: tuple[str, ...] = Field(default=(), description="Models that the key may use; empty: all.")
-    limits: KeyLimits = KeyLimits()
-    budget: Budget | None = None
-    not_before: datetime | None = None
-    not_after: datetime | None = None
-    suspended: bool = False
+    limits: KeyLimits = Field(default=KeyLimits(), description="Limits of the client over all its credentials.")
+    budget: Budget | None = Field(default=None, description="Tokens per calendar period; unset: no budget.")
+    not_before: datetime | None = Field(default=None, description="When the key starts to be valid; unset: at once.")
+    not_after: datetime | None = Field(default=None, description="When the key stops being valid; unset: never.")
+    suspended: bool = Field(default=False, description="The client is refused with 403 key_suspended.")
 
 
 class Keyring(Document):
     """Secret `hlserve-keyring-<n>`, key `keyring.json`: one shard of the keys."""
 
-    schema_version: int = SCHEMA_VERSION
-    generation: str
-    keys: tuple[KeyEntry, ...] = ()
+    schema_version: int = Field(default=SCHEMA_VERSION, description="Readers refuse a higher one than they know.")
+    generation: str = Field(description="Hash of the content.")
+    keys: tuple[KeyEntry, ...] = Field(default=(), description="Credentials of this shard, by digest.")
 
 
 TABLE_CONFIG_MAP: Final = "hlserve-routing-table"
