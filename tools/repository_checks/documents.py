@@ -10,7 +10,10 @@ from repository_checks.tree import Tree
 
 _LINK = re.compile(r"!?\[([^\]]*)\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
 _FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", flags=re.MULTILINE | re.DOTALL)
-_MAKE = re.compile(r"(?:^|`|\$ |&& |; )make ([a-z][a-z-]*)", flags=re.MULTILINE)
+_CODE = re.compile(r"(?<!\[)`[^`\n]+`")
+"""A code span; one that is a link's whole text stays, because it may name a function."""
+_MAKE_IN_PAGE = re.compile(r"(?:`|\$ |&& )make ([a-z][a-z-]*)")
+_MAKE_IN_SCRIPT = re.compile(r"\bmake ([a-z][a-z-]*)")
 
 
 def links_resolve(tree: Tree) -> list[str]:
@@ -27,16 +30,18 @@ def links_resolve(tree: Tree) -> list[str]:
 def make_targets_exist(tree: Tree) -> list[str]:
     """A page or script that says `make X` names a target of the Makefile."""
     known = {target.name for target in targets(tree.text("Makefile"))}
+    said = {page: set(_MAKE_IN_PAGE.findall(tree.text(page))) for page in tree.having(".md")}
+    said[".ci/run"] = set(_MAKE_IN_SCRIPT.findall(tree.text(".ci/run")))
     return [
         f"{page} says 'make {name}', which is no target. Correct the page or add the target."
-        for page in (*tree.having(".md"), *(name for name in tree.files if name == ".ci/run"))
-        for name in sorted(set(_MAKE.findall(tree.text(page))) - known)
+        for page, names in said.items()
+        for name in sorted(names - known)
     ]
 
 
 def links(markdown: str) -> Iterator[tuple[str, str]]:
-    """(text, target) of each inline link outside code blocks."""
-    for found in _LINK.finditer(_FENCE.sub("", markdown)):
+    """(text, target) of each inline link outside code."""
+    for found in _LINK.finditer(_CODE.sub("", _FENCE.sub("", markdown))):
         yield found.group(1), found.group(2)
 
 
