@@ -70,6 +70,32 @@ def tpot_ceiling(cost: StepCost, step_limit_us: float, lengths: Lengths, upper: 
     return largest_that_fits(lambda batch: steady_step_us(cost, batch, lengths) <= step_limit_us, upper)
 
 
+def admissions_quantile(mean_per_step: float, percent: float) -> int:
+    """Nearest-rank percentile of the number of admissions in a step, for Poisson admissions."""
+    probability = math.exp(-mean_per_step)
+    cumulative, count = probability, 0
+    while cumulative * 100 < percent and count < 10_000:
+        count += 1
+        probability *= mean_per_step / count
+        cumulative += probability
+    return count
+
+
+def itl_ceiling(cost: StepCost, step_limit_us: float, lengths: Lengths, percent: float, upper: int) -> int:
+    """Largest batch whose step fits with the percentile of whole prompts that join a step, 0 if none.
+
+    Inter-token latency counts every gap, so prompts that join show in it although TPOT averages them out.
+    """
+
+    def fits(batch: int) -> bool:
+        admissions = min(batch, admissions_quantile(batch / lengths.output_mean, percent))
+        chunks = ((round(lengths.new_input_mean), 0),) * admissions
+        context_tokens = round(batch * lengths.decode_context_mean)
+        return cost.step_us(batch - admissions, context_tokens, chunks) <= step_limit_us
+
+    return largest_that_fits(fits, upper)
+
+
 def largest_chunk(cost: StepCost, batch: int, lengths: Lengths, step_limit_us: float, upper: int) -> int:
     """Largest chunk (a multiple of 64 tokens up to `upper`) whose mixed step with the whole batch fits, 0 if none."""
     pieces = largest_that_fits(
