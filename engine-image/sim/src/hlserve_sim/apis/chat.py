@@ -1,0 +1,186 @@
+"""`/v1/chat/completions`."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from hlserve_sim import wire
+from hlserve_sim.apis.base import Api, Context, Stream, matched_stop, usage
+from hlserve_sim.apis.completions import running_usage
+from hlserve_sim.errors import ApiError, flat
+from hlserve_sim.fields import Fields
+from hlserve_sim.live import Live
+from hlserve_sim.orders import Order, Reader, limit, one_choice, request_id, usage_wanted
+from hlserve_sim.prompts import chat_words
+from hlserve_sim.replies import REASONING_SHARE, Kind, Piece, Tool
+
+
+class ChatApi(Api):
+    """OpenAI chat."""
+
+    header_overrides = True
+
+    def read(self, fields: Fields, reader: Reader) -> Order:
+        one_choice(fields)
+        tools = read_tools(fields)
+        prompt, digest = reader.words_prompt(chat_words(fields.children("messages"), tools))
+        wanted = fields.integer("max_completion_tokens")
+        max_tokens = limit(wanted if wanted is not None else fields.integer("max_tokens"), "max_completion_tokens")
+        include_usage, continuous = usage_wanted(fields, reader.default_include_usage)
+        return Order(
+            prompt=prompt,
+            digest=digest,
+            model=fields.need_text("model"),
+            stream=fields.flag("stream"),
+            rid=request_id(fields, "rid"),
+            priority=fields.integer("priority"),
+            max_tokens=max_tokens,
+            min_tokens=fields.integer("min_tokens") or 0,
+            ignore_eos=fields.flag("ignore_eos"),
+            stop=fields.strings("stop"),
+            reasoning_effort=effort(fields.text("reasoning_effort"), "reasoning_effort"),
+            tool=forced_tool(fields.raw.get("tool_choice"), tools),
+            include_usage=include_usage,
+            continuous_usage=continuous,
+        )
+
+    def whole(self, order: Order, live: Live, created: int) -> object:
+        choice = {
+            "index": 0,
+            "message": _message(live),
+            "logprobs": None,
+            "finish_reason": live.finish,
+            "matched_stop": matched_stop(live),
+        }
+        return {
+            "id": live.rid,
+            "object": "chat.completion",
+            "created": created,
+            "model": order.model,
+            "choices": [choice],
+            "usage": usage(live, self._context.cache_report),
+        }
+
+    def stream(self, order: Order, live: Live, created: int) -> Stream:
+        return _ChatStream(self._context, order, live, created)
+
+    def error(self, error: ApiError) -> Mapping[str, object]:
+        return flat(error)
+
+    def error_stream(self, error: ApiError, model: str) -> bytes:
+        return wire.sse({"error": flat(error)}) + wire.DONE
+
+
+def effort(value: str | None, name: str) -> str | None:
+    """A reasoning effort, checked."""
+    if value is not None and value not in REASONING_SHARE:
+        raise ApiError(f"{name}: must be one of {', '.join(REASONING_SHARE)}", kind="Bad Request", param=name)
+    return value
+
+
+def read_tools(fields: Fields) -> list[Tool]:
+    """The functions a body declares."""
+    return [_tool(item) for item in fields.children("tools")]
+
+
+def _tool(item: Fields) -> Tool:
+    function = item.child("function")
+    if item.text("type") != "function" or function is None:
+        raise ApiError("tools: each must have type 'function' and a function", kind="Bad Request", param="tools")
+    parameters = function.child("parameters")
+    return Tool(function.need_text("name"), dict(parameters.raw) if parameters else {})
+
+
+def forced_tool(choice: object, tools: list[Tool]) -> Tool | None:
+    """The tool that must be called: the first one for `required`, the named one, or none."""
+    if choice is None or choice in ("auto", "none"):
+        return None
+    if choice == "required":
+        if not tools:
+            raise ApiError("Tools cannot be empty if tool choice is set to required.", param="tool_choice")
+        return tools[0]
+    function = choice.get("function") if isinstance(choice, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    for tool in tools:
+        if tool.name == name:
+            return tool
+    raise ApiError(f"Tool '{name}' not found in tools list.", param="tool_choice")
+
+
+def _message(live: Live) -> dict[str, object]:
+    reply, made = live.reply, live.made
+    calls = None
+    if any(piece.kind is Kind.TOOL_NAME for piece in reply.pieces[:made]):
+        function = {"name": reply.text(Kind.TOOL_NAME, made), "arguments": reply.text(Kind.TOOL_ARGUMENTS, made)}
+        calls = [{"id": reply.tool_call_id, "index": 0, "type": "function", "function": function}]
+    return {
+        "role": "assistant",
+        "content": reply.text(Kind.CONTENT, made),
+        "reasoning_content": reply.text(Kind.REASONING, made) or None,
+        "tool_calls": calls,
+    }
+
+
+class _ChatStream(Stream):
+    def __init__(self, context: Context, order: Order, live: Live, created: int) -> None:
+        self._cache_report, self._order, self._live, self._created = context.cache_report, order, live, created
+        head = {"id": live.rid, "object": "chat.completion.chunk", "created": created, "model": order.model}
+        self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":[{"index":0,"delta":'
+        self._said_role = False
+
+    def tokens(self, start: int, stop: int) -> bytes:
+        head, pieces, counted = self._head, self._live.reply.pieces, self._order.continuous_usage
+        tail = b',"logprobs":null,"finish_reason":null,"matched_stop":null}]}\n\n'
+        parts = []
+        if not self._said_role:
+            self._said_role = True
+            parts.append(head + b'{"reasoning_content":null,"role":"assistant","content":""}' + tail)
+        for at in range(start, stop):
+            piece = pieces[at]
+            if piece.kind is Kind.SILENT:
+                continue
+            if counted:
+                tail = _counted_tail(self._live, at + 1)
+            parts.append(head + self._delta(piece) + tail)
+        return b"".join(parts)
+
+    def _delta(self, piece: Piece) -> bytes:
+        text = msgspec.json.encode(piece.text)
+        match piece.kind:
+            case Kind.REASONING:
+                return b'{"reasoning_content":' + text + b"}"
+            case Kind.TOOL_NAME:
+                function = {"name": piece.text, "arguments": ""}
+                call = {"id": self._live.reply.tool_call_id, "index": 0, "type": "function", "function": function}
+                return msgspec.json.encode({"reasoning_content": None, "tool_calls": [call]})
+            case Kind.TOOL_ARGUMENTS:
+                fragment = {"name": None, "arguments": piece.text}
+                call = {"id": None, "index": 0, "type": "function", "function": fragment}
+                return msgspec.json.encode({"reasoning_content": None, "tool_calls": [call]})
+            case _:
+                return b'{"reasoning_content":null,"content":' + text + b"}"
+
+    def closing(self) -> bytes:
+        live = self._live
+        end = {"logprobs": None, "finish_reason": live.finish, "matched_stop": matched_stop(live)}
+        last = self._head + b'{"reasoning_content":null},' + msgspec.json.encode(end)[1:] + b"]}\n\n"
+        if self._order.include_usage:
+            last += wire.sse(
+                {
+                    "id": live.rid,
+                    "object": "chat.completion.chunk",
+                    "created": self._created,
+                    "model": self._order.model,
+                    "choices": [],
+                    "usage": usage(live, self._cache_report),
+                }
+            )
+        return last + wire.DONE
+
+    def failed(self, error: ApiError) -> bytes:
+        return wire.sse({"error": flat(error)}) + wire.DONE
+
+
+def _counted_tail(live: Live, made: int) -> bytes:
+    counted = msgspec.json.encode(running_usage(live, made))
+    return b',"logprobs":null,"finish_reason":null,"matched_stop":null}],"usage":' + counted + b"}\n\n"

@@ -1,0 +1,131 @@
+"""A request as all APIs understand it, once its body is read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Self
+
+from hlserve_sim import errors
+from hlserve_sim.errors import ApiError
+from hlserve_sim.fields import Fields
+from hlserve_sim.replies import Reply, Tool, Wish, compose
+from hlserve_sim.tokens import Vocabulary
+
+MAX_RID_CHARACTERS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A generation to run. `rid` None: the server makes one."""
+
+    prompt: Sequence[int]
+    digest: int
+    model: str
+    stream: bool
+    rid: str | None
+    priority: int | None
+    max_tokens: int | None
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop: tuple[str, ...] = ()
+    reasoning_effort: str | None = None
+    tool: Tool | None = None
+    include_usage: bool = False
+    continuous_usage: bool = False
+
+    def with_overrides(self, rid: str | None, priority: int | None) -> Self:
+        """The same order under another id and priority."""
+        return replace(self, rid=rid, priority=priority)
+
+    def reply(self, vocabulary: Vocabulary, context_length: int, pool_tokens: int) -> Reply:
+        """What the model will say. Raises ApiError if the prompt, or prompt and wanted reply, exceed the context."""
+        if len(self.prompt) >= context_length:
+            raise errors.too_long(len(self.prompt), context_length)
+        if self.max_tokens is not None and len(self.prompt) + self.max_tokens > context_length:
+            raise errors.total_too_long(len(self.prompt), self.max_tokens, context_length)
+        wish = Wish(
+            digest=self.digest,
+            room_tokens=min(context_length, pool_tokens) - len(self.prompt),
+            max_tokens=self.max_tokens,
+            min_tokens=self.min_tokens,
+            ignore_eos=self.ignore_eos,
+            stop=self.stop,
+            reasoning_effort=self.reasoning_effort,
+            tool=self.tool,
+        )
+        return compose(wish, vocabulary)
+
+
+class Reader:
+    """What reading a body needs to know of the server."""
+
+    __slots__ = ("_seed", "default_include_usage", "vocabulary")
+
+    def __init__(self, vocabulary: Vocabulary, seed: int, default_include_usage: bool) -> None:
+        self.vocabulary = vocabulary
+        self.default_include_usage = default_include_usage
+        self._seed = seed
+
+    def text_prompt(self, text: str) -> tuple[list[int], int]:
+        """Tokens and digest of a text."""
+        return self.vocabulary.encode(text), self._digest(text.encode("utf-8", "surrogatepass"))
+
+    def words_prompt(self, words: Sequence[str]) -> tuple[list[int], int]:
+        """Tokens and digest of words. The digest is of the words, not of ids: another replica gives the same reply."""
+        return self.vocabulary.encode_words(words), self._digest(" ".join(words).encode("utf-8", "surrogatepass"))
+
+    def ids_prompt(self, ids: Sequence[object], name: str) -> tuple[list[int], int]:
+        """Tokens and digest of token ids. Raises ApiError if one is no token id."""
+        if not all(type(token) is int for token in ids):
+            raise ApiError(f"{name}: token ids must be integers", kind="Bad Request", param=name)
+        tokens: list[int] = list(ids)  # type: ignore[arg-type]
+        if tokens and (min(tokens) < 0 or max(tokens) >= 1 << 63):
+            raise ApiError(f"{name}: token ids must be at least 0 and below 2^63", kind="Bad Request", param=name)
+        return tokens, self._digest(",".join(map(str, tokens)).encode())
+
+    def any_prompt(self, value: object, name: str) -> tuple[list[int], int]:
+        """Tokens and digest of a text or of a list of token ids, of which a batch of one is also taken."""
+        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], (str, list)):
+            value = value[0]
+        if isinstance(value, str) and value:
+            return self.text_prompt(value)
+        if isinstance(value, list) and value and not isinstance(value[0], (str, list)):
+            return self.ids_prompt(value, name)
+        if isinstance(value, list) and len(value) > 1:
+            raise ApiError(f"{name}: the simulator takes one prompt a request; send {len(value)} requests", param=name)
+        if not value:
+            raise ApiError("Prompt cannot be empty", param=name)
+        raise ApiError(f"{name}: must be a text or a list of token ids", kind="Bad Request", param=name)
+
+    def _digest(self, content: bytes) -> int:
+        key = self._seed.to_bytes(16, "big", signed=True)
+        return int.from_bytes(blake2b(content, digest_size=8, key=key).digest(), "big")
+
+
+def one_choice(fields: Fields) -> None:
+    """Refuse several choices."""
+    if (choices := fields.integer("n")) not in (None, 1):
+        raise ApiError(f"n: the simulator gives one choice a request, not {choices}; send several requests", param="n")
+
+
+def limit(value: int | None, name: str) -> int | None:
+    """A limit on tokens. SGLang refuses one below 1."""
+    if value is not None and value < 1:
+        raise ApiError(f"{name} must be at least 1, got {value}.", param=name)
+    return value
+
+
+def request_id(fields: Fields, name: str) -> str | None:
+    """The id that the body gives, checked for length."""
+    rid = fields.text(name)
+    if rid is not None and not 0 < len(rid) <= MAX_RID_CHARACTERS:
+        raise ApiError(f"{name}: must have 1 to {MAX_RID_CHARACTERS} characters", kind="Bad Request", param=name)
+    return rid
+
+
+def usage_wanted(fields: Fields, default: bool) -> tuple[bool, bool]:
+    """Whether a stream ends with a usage chunk, and whether each chunk carries usage."""
+    options = fields.child("stream_options")
+    if options is None:
+        return default, False
+    return options.flag("include_usage") or default, options.flag("continuous_usage_stats")
