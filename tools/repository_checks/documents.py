@@ -10,8 +10,7 @@ from repository_checks.tree import Tree
 
 _LINK = re.compile(r"!?\[([^\]]*)\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
 _FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", flags=re.MULTILINE | re.DOTALL)
-_CODE = re.compile(r"(?<!\[)`[^`\n]+`")
-"""A code span; one that is a link's whole text stays, because it may name a function."""
+_CODE = re.compile(r"`[^`\n]+`")
 _MAKE_IN_PAGE = re.compile(r"(?:`|\$ |&& )make ([a-z][a-z-]*)")
 _MAKE_IN_SCRIPT = re.compile(r"\bmake ([a-z][a-z-]*)")
 
@@ -41,8 +40,18 @@ def make_targets_exist(tree: Tree) -> list[str]:
 
 def links(markdown: str) -> Iterator[tuple[str, str]]:
     """(text, target) of each inline link outside code."""
-    for found in _LINK.finditer(_CODE.sub("", _FENCE.sub("", markdown))):
+    for found in _LINK.finditer(_without_code(markdown)):
         yield found.group(1), found.group(2)
+
+
+def _without_code(markdown: str) -> str:
+    """The page without code blocks and code spans; a span that is a link's whole text stays, because it may name a function."""
+
+    def keep_link_text(span: re.Match[str]) -> str:
+        around = span.string[max(0, span.start() - 1) : span.start()] + span.string[span.end() : span.end() + 1]
+        return span.group() if around == "[]" else ""
+
+    return _CODE.sub(keep_link_text, _FENCE.sub("", markdown))
 
 
 def anchors(markdown: str) -> frozenset[str]:
