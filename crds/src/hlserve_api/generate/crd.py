@@ -55,7 +55,8 @@ def object_schema(kind: type[CustomResource]) -> Schema:
         "properties": {
             "apiVersion": {"description": f"`{GROUP}/{VERSION}`.", "type": "string", "maxLength": 253},
             "kind": {"description": f"`{kind.names.kind}`.", "type": "string", "maxLength": 63},
-            "metadata": {"description": "Standard object metadata.", "type": "object"},
+            # Nothing more is allowed here, not even a description.
+            "metadata": {"type": "object"},
             "spec": properties["spec"],
             "status": structural_schema(status_type, defaults=False),
         },

@@ -28,7 +28,7 @@ class Rule:
     """A CEL rule that the API server checks: `self` is the annotated value, `oldSelf` (if used) its former one.
 
     As a member of a model's `rules` it holds for the object; as `Annotated[...]` metadata, for the one field. `field_path`
-    (such as `.claimName`) moves the complaint to that child. `message` tells the user what to do.
+    (such as `.claimName`) moves the complaint to that child, which cannot be in `metadata`. `message` tells the user what to do.
     """
 
     expression: str

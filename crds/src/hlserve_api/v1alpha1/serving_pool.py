@@ -150,12 +150,10 @@ class ServingPool(CustomResource):
         Rule(
             "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
             "the name must start with a letter and hold only lower-case letters, digits and hyphens: Services are named after it",
-            ".metadata.name",
         ),
         Rule(
             "size(self.metadata.name) <= 40",
             "the name must be at most 40 characters, so that names of revisions and pods fit: choose a shorter one",
-            ".metadata.name",
         ),
     )
 

@@ -228,7 +228,6 @@ class WorkloadClass(CustomResource):
         Rule(
             "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 63",
             "the name must be at most 63 lower-case letters, digits and hyphens: it is a header value and a metric label",
-            ".metadata.name",
         ),
     )
 
