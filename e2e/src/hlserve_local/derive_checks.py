@@ -15,5 +15,7 @@ def check_derivation(objects: Objects) -> Iterator[Problem]:
         derived = derive(placed.value)
         if not derived.calibrated and (missing := derivation_inputs(placed.value).missing_basis):
             yield warning(placed.place, f"settings are not derived, the engine's own defaults hold: {missing}.", "spec")
-        elif derived.slo_attainable is False and spec.slo is not None and spec.slo.enforcement is SloEnforcement.ENFORCE:
+        elif (
+            derived.slo_attainable is False and spec.slo is not None and spec.slo.enforcement is SloEnforcement.ENFORCE
+        ):
             yield warning(placed.place, f"a replica cannot meet the SLO: {derived.slo_message}.", "spec.slo")

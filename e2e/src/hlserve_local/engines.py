@@ -36,11 +36,13 @@ class EngineSpec:
     """Of `python -m hlserve_sim`, but for the port and the seed."""
     grace_seconds: float
     """Longest time that a drain waits for running requests."""
+    seed: int = 0
+    """Of the first replica; each further one has the next."""
 
-    def command(self, seed: int) -> tuple[str, ...]:
+    def command(self, ordinal: int) -> tuple[str, ...]:
         """The command line of one replica, on a free port of the loopback address."""
         return (
-            sys.executable, "-m", "hlserve_sim", "--host", "127.0.0.1", "--port", "0", "--seed", str(seed), *self.arguments,
+            sys.executable, "-m", "hlserve_sim", "--host", "127.0.0.1", "--port", "0", "--seed", str(self.seed + ordinal), *self.arguments,
         )  # fmt: skip
 
 
@@ -77,7 +79,7 @@ class Engine:
         self.incarnation += 1
         child = await start_child(
             self.name,
-            self.spec.command(seed=self.ordinal),
+            self.spec.command(self.ordinal),
             guard=guard,
             log=logs / f"engine-{self.name}.log",
             environment=environment,

@@ -126,8 +126,9 @@ def _plan_pool(pool: ServingPool, foreign: tuple[str, ...], simulation: Simulati
         "--time-scale", str(simulation.time_scale),
         *engine_args(pool, derived),
     )  # fmt: skip
+    spec = EngineSpec(pool.name, arguments, float(derived.grace_seconds), simulation.seed)
     replicas = DEFAULT_REPLICAS if pool.spec.replicas is None else pool.spec.replicas
-    return PoolPlan(pool, derived, (), Wanted(EngineSpec(pool.name, arguments, float(derived.grace_seconds)), replicas))
+    return PoolPlan(pool, derived, (), Wanted(spec, replicas))
 
 
 def _generated_keys(objects: Objects, generated: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
