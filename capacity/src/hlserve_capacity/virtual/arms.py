@@ -43,8 +43,8 @@ class Arm:
     chat_pool: str
     agent_pool: str
     shedding: Shedding | None = None
-    agent_concurrency: int | None = None
-    """At most this many agent requests in engines; the others wait in the router, in order."""
+    agent_session_limit: int | None = None
+    """At most this many agent sessions at once; the others wait, in order, until one has ended."""
     chat_priority: int = 0
     """Priority of chat over agents, for engines that schedule by priority."""
 

@@ -81,8 +81,8 @@ class _Run:
         self._flights: dict[str, Flight] = {}
         self._homes: dict[str, Replica] = {}
         """Session → where it was sent first."""
-        self._held_back: deque[Flight] = deque()
-        self._agents_in_flight = 0
+        self._held_back: deque[SessionRun] = deque()
+        self._sessions_open = 0
         self._replicas = {
             pool.name: [
                 Replica(pool.name, index, Scheduler(pool.engine, pool.cost or cost)) for index in range(pool.replicas)
@@ -95,7 +95,7 @@ class _Run:
             self._at(arrival.at_us, lambda number=number: self._chat_arrives(number))  # type: ignore[misc]
         for slot, start_us in enumerate(self._workload.slot_start_us):
             run = self._workload.run_of(slot, 0)
-            self._at(start_us, lambda run=run: self._round_is_due(run))  # type: ignore[misc]
+            self._at(start_us, lambda run=run: self._session_is_due(run))  # type: ignore[misc]
         agenda, end_us = self._agenda, self._timeline.end_us
         while agenda and agenda[0][0] <= end_us:
             self._now_us, _, action = heapq.heappop(agenda)
@@ -123,6 +123,22 @@ class _Run:
         self._records.append(record)
         self._dispatch(Flight(record, chat_prompt(number, arrival.input_tokens), None))
 
+    def _session_is_due(self, run: SessionRun) -> None:
+        limit = self._arm.agent_session_limit
+        if limit is not None and self._sessions_open >= limit:
+            self._held_back.append(run)
+            return
+        self._sessions_open += 1
+        self._round_is_due(run)
+
+    def _session_ended(self, run: SessionRun) -> None:
+        self._sessions_open -= 1
+        self._homes.pop(run.key, None)
+        successor = self._workload.run_of(run.slot, run.position + 1)
+        self._held_back.append(successor)
+        due = self._held_back.popleft()
+        self._at(self._now_us, lambda: self._session_is_due(due))
+
     def _round_is_due(self, run: SessionRun) -> None:
         if self._now_us >= self._timeline.window_end_us:
             return
@@ -138,31 +154,14 @@ class _Run:
             session_rounds=len(run.session.rounds),
         )
         self._records.append(record)
-        self._send_agent(Flight(record, run.prompt(), run))
-
-    def _send_agent(self, flight: Flight) -> None:
-        limit = self._arm.agent_concurrency
-        if limit is not None and self._agents_in_flight >= limit:
-            self._held_back.append(flight)
-            return
-        self._agents_in_flight += 1
-        self._dispatch(flight)
-
-    def _agent_left(self) -> None:
-        self._agents_in_flight -= 1
-        limit = self._arm.agent_concurrency
-        while self._held_back and (limit is None or self._agents_in_flight < limit):
-            self._agents_in_flight += 1
-            self._dispatch(self._held_back.popleft())
+        self._dispatch(Flight(record, run.prompt(), run))
 
     def _next_round(self, run: SessionRun) -> None:
         run.round_index += 1
         if run.round_index < len(run.session.rounds):
             self._at(self._now_us + run.current.think_us, lambda: self._round_is_due(run))
             return
-        self._homes.pop(run.key, None)
-        successor = self._workload.run_of(run.slot, run.position + 1)
-        self._at(self._now_us, lambda: self._round_is_due(successor))
+        self._session_ended(run)
 
     # -- router ------------------------------------------------------------------------------------------------------
 
@@ -220,13 +219,12 @@ class _Run:
             flight.record.outcome = Outcome.SHED
             flight.record.end_us = self._now_us
             return
-        self._agent_left()
         pause_us = self._arm.shedding.agent_retry_us if self._arm.shedding is not None else 2_000_000
         self._at(self._now_us + pause_us, lambda: self._try_again(flight))
 
     def _try_again(self, flight: Flight) -> None:
         if self._now_us < self._timeline.window_end_us:
-            self._send_agent(flight)
+            self._dispatch(flight)
 
     def _leave(self, rid: str) -> Flight:
         flight = self._flights.pop(rid)
@@ -278,7 +276,6 @@ class _Run:
         record.output_tokens = record.wanted_tokens
         record.last_token_us = self._now_us if record.wanted_tokens else None
         if flight.run is not None:
-            self._agent_left()
             self._next_round(flight.run)
 
     def _close(self) -> None:
