@@ -155,7 +155,7 @@ async def test_removed_pool_and_more_replicas(stack: Stack, client: httpx.AsyncC
     del documents["chat"]
     documents = changed(documents, "interactive", "spec.targets.0.poolRef.name", "agents")
     documents = changed(documents, "agents", "spec.engine.maxRunningRequests", 7)
-    old = {url: pid for url, pid in stack.engines["agents"]}
+    old = dict(stack.engines["agents"])
     (chat_pid,) = [pid for _, pid in stack.engines["chat"] if pid is not None]
     write_folder(manifests, changed(documents, "agents", "spec.replicas", 3))
     await eventually(lambda: len(stack.engines["agents"]) == 3, "the third replica", timeout_seconds=30)

@@ -55,7 +55,7 @@ async def test_anthropic_sdk_gets_an_answer_and_streams(stack: Stack, client: st
             model=MODEL, max_tokens=8, messages=[{"role": "user", "content": "one two three"}]
         )
         assert (raw.headers["x-hlserve-class"], raw.headers["x-hlserve-pool"]) == ROUTES[client]
-        block = raw.parse().content[0]
+        block = (await raw.parse()).content[0]
         assert block.type == "text"
         assert block.text
         async with sdk.messages.stream(
