@@ -52,7 +52,7 @@ test: $(STAMP) ## Run all tests that need no cluster and no GPU. PYTEST_ARGS nar
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 generate: $(STAMP) ## Write every generated file anew: CRDs, schemas, reference pages, the ADR index.
-	for module in $(GENERATORS); do $(BIN)/python -m $$module; done
+	@for module in $(GENERATORS); do echo "$$module"; $(BIN)/python -m $$module; done
 
 verify: ## Run every static check, report all that fail.
 	@$(MAKE) --no-print-directory --keep-going $(VERIFY_PARTS)
@@ -64,14 +64,14 @@ verify-lint: $(STAMP) ## Part of verify: lint rules.
 	$(BIN)/ruff check .
 
 verify-types: $(STAMP) ## Part of verify: mypy strict over packages, then over each member's tests by itself.
-	$(BIN)/mypy $(addprefix --package ,$(PACKAGES))
-	for folder in $(addsuffix /tests,$(SOURCES)) tests; do $(BIN)/mypy "$$folder"; done
+	@failed=0; $(BIN)/mypy $(addprefix --package ,$(PACKAGES)) || failed=1; \
+	for folder in $(addsuffix /tests,$(SOURCES)) tests; do $(BIN)/mypy "$$folder" || failed=1; done; exit $$failed
 
 verify-imports: $(STAMP) ## Part of verify: the import contracts of pyproject.toml.
 	$(BIN)/lint-imports
 
 verify-generated: $(STAMP) ## Part of verify: no generated file was edited by hand or left behind its source.
-	failed=0; for module in $(GENERATORS); do $(BIN)/python -m $$module --check || failed=1; done; exit $$failed
+	@failed=0; for module in $(GENERATORS); do $(BIN)/python -m $$module --check || failed=1; done; exit $$failed
 
 verify-repository: $(STAMP) ## Part of verify: file sizes, locks, links, folders, machine addresses, make targets.
 	$(BIN)/python -m repository_checks
