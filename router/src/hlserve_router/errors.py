@@ -1,0 +1,45 @@
+"""What can go wrong in the router.
+
+RouterError
+├── Refusal        the router answers the client itself; carries a `Reason`
+├── TableError     a routing document cannot be read; the last good one stays
+└── StartError     the process cannot start; the command prints the sentence and exits with code 2
+"""
+
+from hlserve_api.answers import Reason
+
+
+class RouterError(Exception):
+    """Root of the router's errors."""
+
+
+class Refusal(RouterError):  # noqa: N818 - it is an answer more than an error
+    """A request that the router answers itself.
+
+    `message` says what to do. `param` names the body field or header at fault. `retry_after_seconds` is a hint for
+    `Retry-After`; None lets the answer choose. `late` marks a 502 that came after the class's retry cut-off.
+    """
+
+    def __init__(
+        self,
+        reason: Reason,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_seconds: float | None = None,
+        late: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.param = param
+        self.retry_after_seconds = retry_after_seconds
+        self.late = late
+
+
+class TableError(RouterError):
+    """A routing document that cannot be used, in one sentence."""
+
+
+class StartError(RouterError):
+    """The process cannot start, in one sentence."""

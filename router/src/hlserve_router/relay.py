@@ -1,0 +1,512 @@
+"""Step 7 as a state machine that any face can drive: an engine's answer in, the client's bytes out. No I/O of its own.
+
+Until the first event of a stream is there (or the class's peek time is over) nothing is sent, so that an error that comes
+first becomes a real status and a failed try can go elsewhere. After that, bytes go out as they came; what the router
+adds stands only at event boundaries: pings, and one error event if the engine fails.
+"""
+
+import re
+from email.utils import parsedate_to_datetime
+from typing import Final, Protocol
+
+from hlserve_api import headers as names
+from hlserve_api.answers import Outcome, Reason
+from hlserve_router.answers import PING, answer, error_event
+from hlserve_router.errors import Refusal
+from hlserve_router.exchange import Exchange
+from hlserve_router.outcome import CLIENT_GONE, Ending, passed, refused
+from hlserve_router.proxy import FAILURE_MESSAGES, FAILURE_REASONS, Proxy
+from hlserve_router.sse import (
+    USAGE_MARKS,
+    StreamSplitter,
+    event_data,
+    events,
+    has_error,
+    is_complete,
+    read_error,
+    read_usage,
+    without_usage_chunks,
+)
+from hlserve_router.state import EngineRequest, Failure, Finish, RidTravel
+from hlserve_router.upstream import Call, Discard, UpstreamClient
+
+WHOLE_BYTES: Final = 256 * 1024
+"""An answer that is no stream is held until it is complete up to this size: then a break in it is still a real 502."""
+TAIL_BYTES: Final = 4096
+"""The end of a larger answer that is kept, to read its usage from."""
+CLIENT_TIMEOUT_MARGIN_SECONDS: Final = 10.0
+_RESPONSE_ID: Final = re.compile(rb'"id"\s*:\s*"(resp_[A-Za-z0-9_-]{1,100})"')
+_NO_BUFFER: Final = ((b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache"))
+_OURS: Final = frozenset(
+    (
+        names.REQUEST_ID.encode(), names.REQUEST_ID_ANTHROPIC.encode(), names.CLASS.encode(), names.POOL.encode(),
+        names.OUTCOME.encode(), names.REASON.encode(), names.SHOULD_RETRY.encode(),
+    )
+)  # fmt: skip
+
+
+class Downstream(Protocol):
+    """The client's side, which a face provides. Calls: start, write…, then finish or cut."""
+
+    def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Sends status and headers."""
+
+    def write(self, data: bytes) -> None:
+        """Sends body bytes."""
+
+    def finish(self) -> None:
+        """Ends the message properly."""
+
+    def cut(self) -> None:
+        """Ends the connection without a proper end, so that the client knows that something is missing."""
+
+
+class Relay:
+    """One request's step 7. A face makes it, calls `submit` (through `proxy`), `tick`, `client_gone`, `pause`, `resume`."""
+
+    __slots__ = (
+        "_body", "_body_bytes", "_call", "_client", "_complete", "_down", "_early", "_erred", "_first", "_head_at", "_headers",
+        "_last_read", "_last_write", "_opened", "_paused", "_splitter", "_sse", "_status", "_strip", "_tail", "_total_at",
+        "exchange", "over", "proxy",
+    )  # fmt: skip
+
+    def __init__(self, proxy: Proxy, client: UpstreamClient, exchange: Exchange, down: Downstream) -> None:
+        self.proxy = proxy
+        self.exchange = exchange
+        self.over = False
+        self._client = client
+        self._down = down
+        self._call: Call | None = None
+        self._opened = self._early = self._paused = self._erred = self._complete = False
+        self._last_write = exchange.arrived
+        self._total_at = float("inf")
+        self._clear()
+
+    def _clear(self) -> None:
+        """Back to before an engine answered."""
+        self._status = 0
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._head_at = self._last_read = 0.0
+        self._sse = False
+        self._splitter = StreamSplitter()
+        self._first = b""
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._tail = b""
+        self._strip = self.exchange.route.usage_strippable and not self.exchange.facts.wants_usage
+
+    # from the face ----------------------------------------------------------------------------------------------------
+
+    def submit(self, body: bytes) -> None:
+        """The request's body is complete: steps 2 to 6, then the engine's answer goes to `Downstream`."""
+        try:
+            self.proxy.submit(self.exchange, body, self)
+        except Refusal as refusal:
+            self.refused(refusal)
+        self._set_total()
+
+    def submit_stored(self, response_id: str) -> None:
+        """As `submit`, for GET and cancel of a stored response."""
+        try:
+            self.proxy.open_stored(self.exchange, response_id, self)
+        except Refusal as refusal:
+            self.refused(refusal)
+        self._set_total()
+
+    def _set_total(self) -> None:
+        route = self.exchange.class_route
+        if route is None:
+            return
+        total = float(route.timeouts.total_seconds)
+        timeout = self.exchange.head.read_timeout_seconds
+        if timeout is not None and not self.exchange.streams:
+            total = min(total, max(timeout - CLIENT_TIMEOUT_MARGIN_SECONDS, timeout / 2))
+        self._total_at = self.exchange.arrived + total
+
+    def client_gone(self) -> None:
+        """The client closed its connection: whatever it holds, here and at the engine, is freed now."""
+        if self.over:
+            return
+        self._abort()
+        self._end(CLIENT_GONE)
+
+    def shut_down(self) -> None:
+        """The process ends before the request does."""
+        if not self.over:
+            self._abort()
+            self._fail(Refusal(Reason.DRAINING, "The router is shutting down. Try again."))
+
+    def broken(self) -> None:
+        """The router's own code failed. The face has logged it."""
+        if not self.over:
+            self._abort()
+            self._fail(Refusal(Reason.INTERNAL_ERROR, "The router failed; this is logged. Try again."))
+
+    def pause(self) -> None:
+        """The client reads slowly: stop reading from the engine."""
+        self._paused = True
+        if self._call is not None:
+            self._call.pause()
+
+    def resume(self) -> None:
+        """Read on."""
+        self._paused = False
+        if self._call is not None:
+            self._call.resume()
+
+    def tick(self, now: float) -> None:
+        """Checks every deadline; the face calls it a few times a second."""
+        if self.over:
+            return
+        exchange = self.exchange
+        route = exchange.class_route
+        if route is None:
+            return
+        timeouts = route.timeouts
+        if now >= self._total_at:
+            self._give_up(
+                Reason.TOTAL_TIMEOUT, "The request took longer than it may: ask for less, or a class that waits longer."
+            )
+            return
+        if self._call is not None and not self._paused:
+            since = self._last_read or exchange.dispatched
+            limit = timeouts.silence_seconds if self._last_read else timeouts.start_seconds
+            waits = exchange.streams or self._last_read
+            if waits and now - since > limit:
+                self._give_up(Reason.ENGINE_SILENT, f"The engine sent nothing for {limit} s.")
+                return
+        self._meter()
+        if not exchange.streams:
+            return
+        if not self._opened:
+            peeked = self._sse and now - self._head_at >= timeouts.peek_milliseconds / 1000
+            if peeked:
+                self._open(self._status, self._headers)
+            elif now - exchange.arrived >= timeouts.ping_seconds and (self._sse or not self._head_at):
+                self._open(
+                    200, self._headers if self._sse else [(b"content-type", b"text/event-stream; charset=utf-8")]
+                )
+        quiet = self._opened and now - self._last_write >= timeouts.ping_seconds
+        if quiet and self._splitter.at_boundary and not self._has_encoding():
+            self._write(PING[exchange.route.shape])
+
+    # from the queue ---------------------------------------------------------------------------------------------------
+
+    def granted(self) -> None:
+        """There is an endpoint: write the request to it."""
+        exchange = self.exchange
+        if exchange.endpoint is None or self.over:
+            return
+        self._clear()
+        self._call = self._client.send(exchange.endpoint.link, self.proxy.engine_request(exchange), self)
+        if self._paused:
+            self._call.pause()
+
+    def refused(self, refusal: Refusal) -> None:
+        """There will be none."""
+        if not self.over:
+            self._fail(refusal)
+
+    # from the engine --------------------------------------------------------------------------------------------------
+
+    def upstream_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """The answer's status and headers."""
+        now = self.proxy.now()
+        self._status, self._headers, self._head_at = status, headers, now
+        self._last_read = now
+        kind = next((value for name, value in headers if name == b"content-type"), b"")
+        self._early = self._opened
+        self._sse = status < 400 and kind.lower().startswith(b"text/event-stream")
+        endpoint = self.exchange.endpoint
+        if endpoint is not None and status < 500 and status != 429:
+            endpoint.answered(now)
+        if status in (429, 503):
+            self._busy(_retry_after(headers, self.proxy.clocks.wall()))
+        elif status == 502:
+            self._detach()
+            self._retry(Failure.RESET)
+
+    def upstream_data(self, data: bytes) -> None:
+        """Body bytes."""
+        if self._call is None:
+            return
+        self._last_read = self.proxy.now()
+        if not self._sse or self._has_encoding():
+            self._plain(data)
+            return
+        ready = self._splitter.feed(data)
+        if ready:
+            self._events(ready)
+
+    def upstream_end(self) -> None:
+        """The answer is complete."""
+        self._call = None
+        if self._sse and not self._has_encoding():
+            self._stream_end()
+        else:
+            self._plain_end()
+
+    def upstream_failed(self, failure: Failure, detail: str) -> None:
+        """The connection broke."""
+        self._call = None
+        self.proxy.log.info(
+            "engine failed", extra={"fields": {"rid": self.exchange.rid, "failure": failure.value, "detail": detail}}
+        )
+        if self.exchange.first_event or (self._opened and self._body_bytes):
+            self._fail(Refusal(FAILURE_REASONS[failure], FAILURE_MESSAGES[failure]))
+            return
+        self._retry(failure)
+
+    # streams ----------------------------------------------------------------------------------------------------------
+
+    def _events(self, data: bytes) -> None:
+        """Complete events (or a piece of one that is too long to hold)."""
+        exchange = self.exchange
+        if not exchange.first_event:
+            if self._first:
+                data, self._first = self._first + data, b""
+            if not self._first_events(data):
+                return
+        exchange.events += data.count(b"\n\n")
+        if any(mark in data for mark in USAGE_MARKS):
+            read_usage(data, exchange.usage)
+            if self._strip:
+                data = without_usage_chunks(data)
+        if exchange.route.name == "responses":
+            self._bind_response(data)
+        if is_complete(data, exchange.route.finish):
+            self._complete = True
+        if has_error(data):
+            self._erred = True
+        if data:
+            self._write(data)
+
+    def _first_events(self, data: bytes) -> bool:
+        """Looks at the first event before the status is sent. False: there is nothing to pass on (yet)."""
+        first = next((event for event in events(data) if event_data(event) is not None), None)
+        if first is None and self._splitter.at_boundary:  # comments only: they wait with the status
+            if self._opened:
+                self._write(data)
+            else:
+                self._first = data
+            return False
+        if first is not None and (error := read_error(first, self.exchange.route.shape)) is not None:
+            self._first_error(error.status, error.body)
+            return False
+        self.exchange.first_event = self.proxy.now()
+        if not self._opened:
+            self._open(self._status, self._headers)
+        return True
+
+    def _first_error(self, status: int, body: bytes) -> None:
+        """The stream began with an error event: its real status, as long as none was sent."""
+        if status in (429, 503):
+            self._busy(None)
+            return
+        self._detach()
+        if not self._opened:
+            self._open(status, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))])
+            self._down.write(body)
+            self._down.finish()
+        else:
+            self._write(
+                (b"event: error\n" if self.exchange.route.finish is Finish.MESSAGE_STOP else b"")
+                + b"data: "
+                + body
+                + b"\n\n"
+            )
+            self._down.finish()
+        self._end(passed(status))
+
+    def _stream_end(self) -> None:
+        held = self._splitter.drop()
+        if held and (is_complete(held, self.exchange.route.finish) or not held.strip()):
+            self._complete = self._complete or bool(held.strip())
+            self._events(held)
+        elif held:
+            self._erred = False
+            self._complete = False
+        if self.over:
+            return
+        if self._erred and not held:
+            self._down.finish()
+            self._end(Ending(Outcome.ENGINE_ERROR, None, 500))
+        elif self._complete or self.exchange.route.finish is Finish.NONE:
+            if not self._opened:
+                self._open(self._status, self._headers)
+            self._down.finish()
+            self._end(passed(self._status))
+        elif self.exchange.first_event or self._opened:
+            self._fail(Refusal(Reason.ENGINE_TRUNCATED, FAILURE_MESSAGES[Failure.TRUNCATED]))
+        else:
+            self._retry(Failure.TRUNCATED)
+
+    # answers that are no stream ---------------------------------------------------------------------------------------
+
+    def _plain(self, data: bytes) -> None:
+        if self._early:
+            return  # a stream was opened while waiting; this answer becomes one error event at its end
+        self._body_bytes += len(data)
+        self._tail = (self._tail + data)[-TAIL_BYTES:] if self._body_bytes > WHOLE_BYTES else b""
+        if self._opened:
+            self._write(data)
+            return
+        self._body.append(data)
+        if self._body_bytes > WHOLE_BYTES or (self._sse and self._has_encoding()):
+            self._open(self._status, self._headers)
+            self._tail = self._body[-1][-TAIL_BYTES:]
+            for piece in self._body:
+                self._write(piece)
+            self._body = []
+
+    def _plain_end(self) -> None:
+        exchange = self.exchange
+        if self._early:
+            status = self._status
+            refusal = Refusal(Reason.ENGINE_PROTOCOL, f"The engine answered {status} instead of a stream.")
+            self._down.write(error_event(refusal, exchange.route.shape, exchange.head.request_id, status=status))
+            self._down.finish()
+            self._end(passed(status) if status >= 400 else refused(refusal.reason))
+            return
+        body = b"".join(self._body)
+        if self._status < 400:
+            read_usage(body or self._tail, exchange.usage)
+            if exchange.route.name == "responses":
+                self._bind_response(body)
+            if not exchange.first_event:
+                exchange.first_event = self._last_read
+        if not self._opened:
+            headers = [header for header in self._headers if header[0] != b"content-length"]
+            headers.append((b"content-length", b"%d" % len(body)))
+            self._open(self._status, headers)
+            self._down.write(body)
+        self._down.finish()
+        self._end(passed(self._status))
+
+    # endings ----------------------------------------------------------------------------------------------------------
+
+    def _retry(self, failure: Failure) -> None:
+        try:
+            self.proxy.retry(self.exchange, failure, self)
+        except Refusal as refusal:
+            self._fail(refusal)
+
+    def _busy(self, retry_after_seconds: float | None) -> None:
+        self._detach()
+        try:
+            self.proxy.busy(self.exchange, retry_after_seconds, self)
+        except Refusal as refusal:
+            self._fail(refusal)
+
+    def _give_up(self, reason: Reason, message: str) -> None:
+        self._abort()
+        self._fail(Refusal(reason, message))
+
+    def _fail(self, refusal: Refusal) -> None:
+        """The router's own answer: a real one if no status was sent, else an error event, else a cut."""
+        exchange = self.exchange
+        if not self._opened:
+            made = answer(refusal, exchange.head.shape, exchange.head.request_id, self.proxy.random)
+            self._opened = True
+            self._down.start(made.status, [*made.headers, *self._identity()])
+            self._down.write(made.body)
+            self._down.finish()
+        elif (self._sse or not self._head_at) and self._splitter.at_boundary and not self._has_encoding():
+            self._splitter.drop()
+            self._down.write(error_event(refusal, exchange.route.shape, exchange.head.request_id))
+            self._down.finish()
+        else:
+            self._down.cut()
+        self._end(refused(refusal.reason))
+
+    def _end(self, ending: Ending) -> None:
+        if self.over:
+            return
+        self.over = True
+        self._call = None
+        self.proxy.settle(self.exchange, ending)
+
+    def _detach(self) -> None:
+        """Drops the call; its engine is done with it or never began."""
+        call, self._call = self._call, None
+        if call is not None:
+            call.abort()
+
+    def _abort(self) -> None:
+        """Drops the call while the engine works on it: closes the socket, and says so by our own id."""
+        call = self._call
+        if call is None:
+            return
+        self._detach()
+        exchange = self.exchange
+        endpoint, pool = exchange.endpoint, exchange.pool
+        if endpoint is None or pool is None or pool.route.foreign or exchange.route.rid is RidTravel.NONE:
+            return
+        endpoint.aborted[exchange.rid] = self.proxy.now()
+        body = b'{"rid":"%b"}' % exchange.rid.encode()
+        request = EngineRequest("POST", "/abort_request", ((b"content-type", b"application/json"),), (body,))
+        self._client.send(endpoint.link, request, Discard())
+
+    # writing ----------------------------------------------------------------------------------------------------------
+
+    def _open(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self._opened = True
+        kept = [header for header in headers if header[0] not in _OURS]
+        if self._sse or (status == 200 and not self._head_at):
+            dropped = (b"content-length", b"x-accel-buffering", b"cache-control")
+            kept = [header for header in kept if header[0] not in dropped]
+            kept.extend(_NO_BUFFER)
+        self._last_write = self.proxy.now()
+        self._down.start(status, [*kept, *self._identity()])
+
+    def _identity(self) -> list[tuple[bytes, bytes]]:
+        exchange = self.exchange
+        request_id = exchange.head.request_id.encode()
+        headers = [(names.REQUEST_ID.encode(), request_id), (names.REQUEST_ID_ANTHROPIC.encode(), request_id)]
+        if exchange.class_route is not None:
+            headers.append((names.CLASS.encode(), exchange.class_route.name.encode()))
+        if exchange.pool is not None:
+            headers.append((names.POOL.encode(), exchange.pool.route.name.encode()))
+        return headers
+
+    def _write(self, data: bytes) -> None:
+        self._last_write = self.proxy.now()
+        self._down.write(data)
+
+    def _has_encoding(self) -> bool:
+        """True if the body is compressed: then it is opaque, and nothing can be put between its events."""
+        return any(name == b"content-encoding" and value.lower() != b"identity" for name, value in self._headers)
+
+    def _meter(self) -> None:
+        """Counts reply tokens while they flow; `settle` corrects to what the engine reports."""
+        exchange = self.exchange
+        seen = exchange.events - 3
+        if seen > exchange.metered_tokens and exchange.pool is not None:
+            labels = (exchange.class_name, exchange.pool_name)
+            self.proxy.metrics.count("hlserve_router_output_tokens_total", labels, seen - exchange.metered_tokens)
+            exchange.metered_tokens = seen
+
+    def _bind_response(self, data: bytes) -> None:
+        exchange = self.exchange
+        if exchange.pool is None or exchange.endpoint is None or not exchange.pool.route.response_store:
+            return
+        found = _RESPONSE_ID.search(data)
+        if found is not None:
+            self.proxy.stored.bind(found.group(1).decode(), exchange.key.client, exchange.endpoint)
+
+
+def _retry_after(headers: list[tuple[bytes, bytes]], wall: float) -> float | None:
+    """Seconds of `Retry-After` (a number or a date); None if there is none that can be read."""
+    for name, value in headers:
+        if name == b"retry-after-ms" and value.isdigit():
+            return int(value) / 1000
+    for name, value in headers:
+        if name == b"retry-after":
+            text = value.decode("latin-1").strip()
+            if text.isdigit():
+                return float(text)
+            try:
+                return max(0.0, parsedate_to_datetime(text).timestamp() - wall)
+            except (ValueError, TypeError):
+                return None
+    return None

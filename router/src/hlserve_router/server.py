@@ -1,0 +1,101 @@
+"""Runs the two ports of one process and ends it gracefully."""
+
+import asyncio
+import contextlib
+import gc
+import signal
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+from hlserve_router.app import Router, admin_app, public_app
+from hlserve_router.errors import StartError
+
+
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A listening socket. `shared`: other processes bind the same port, the kernel spreads connections. Raises StartError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise StartError(
+            f"Cannot listen on {host}:{port} ({error.strerror}): choose another port, or end what uses it."
+        ) from error
+    listener.listen(4096)
+    listener.setblocking(False)
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """The http:// address of a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """A server whose end is decided by us, not by its own signal handlers."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _server(app: FastAPI, drain_seconds: float) -> _Server:
+    return _Server(
+        uvicorn.Config(
+            app, loop="none", http="httptools", lifespan="off", log_config=None, access_log=False, server_header=False,
+            date_header=False, timeout_graceful_shutdown=max(1, int(drain_seconds)), timeout_keep_alive=75,
+            h11_max_incomplete_event_size=None, ws="none",
+        )
+    )  # fmt: skip
+
+
+async def serve(router: Router, public: socket.socket, admin: socket.socket, *, announce: bool = True) -> None:
+    """Serves until SIGTERM or SIGINT. Then: readiness fails, the port closes, streams finish; a second signal ends them."""
+    settings = router.settings
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stopped() -> None:
+        if stop.is_set():
+            router.cancel_all()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped)
+    clients = _server(public_app(router), settings.drain_seconds)
+    admins = _server(admin_app(router), 1)
+    async with router.running():
+        tasks = [
+            asyncio.create_task(clients.serve(sockets=[public])),
+            asyncio.create_task(admins.serve(sockets=[admin])),
+        ]
+        await asyncio.gather(clients.up.wait(), admins.up.wait())
+        gc.collect()
+        gc.freeze()  # a full collection of the start-up heap would be a stall of 10 to 20 ms in the tail
+        gc.set_threshold(20_000, 20, 100)
+        if announce:
+            print(f"hlserve-router listening on {url_of(public)} admin {url_of(admin)}", flush=True)  # noqa: T201
+        await stop.wait()
+        router.draining = True
+        await asyncio.sleep(settings.settle_seconds)
+        clients.should_exit = True
+        await asyncio.wait(tasks[:1], timeout=settings.drain_seconds)
+        router.cancel_all()
+        admins.should_exit = True
+        await asyncio.wait(tasks, timeout=5)

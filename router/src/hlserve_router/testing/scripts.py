@@ -1,0 +1,101 @@
+"""Scripts for the scripted engine, and the events they play."""
+
+import asyncio
+import json
+from typing import Any
+
+from hlserve_router.testing.engine import Play, Session
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(data: Any) -> bytes:
+    """One OpenAI-style event."""
+    return b"data: " + json.dumps(data).encode() + b"\n\n"
+
+
+def delta(text: str, finish: str | None = None) -> bytes:
+    """One chat chunk."""
+    return event(
+        {
+            "id": "c1",
+            "object": "chat.completion.chunk",
+            "model": "m1",
+            "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish}],
+        }
+    )
+
+
+STOP = delta("", "stop")
+
+
+def usage_event(prompt: int = 5, completion: int = 2) -> bytes:
+    """The chunk that only carries usage."""
+    usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return event({"id": "c1", "object": "chat.completion.chunk", "model": "m1", "choices": [], "usage": usage})
+
+
+COMPLETION = json.dumps(
+    {
+        "id": "c1",
+        "object": "chat.completion",
+        "model": "m1",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6},
+    }
+).encode()
+
+
+def stream(*pieces: bytes) -> Play:
+    """Plays each piece as one chunk, then a proper end."""
+
+    async def play(session: Session) -> None:
+        await session.head()
+        for piece in pieces:
+            await session.write(piece)
+        await session.end()
+
+    return play
+
+
+def reply(body: bytes = COMPLETION, status: int = 200, *headers: str) -> Play:
+    """One complete answer."""
+
+    async def play(session: Session) -> None:
+        await session.reply(body, status, headers)
+
+    return play
+
+
+def either(streamed: Play, whole: Play) -> Play:
+    """By the request's own `stream`."""
+
+    async def play(session: Session) -> None:
+        await (streamed if session.request.body and session.request.json.get("stream") else whole)(session)
+
+    return play
+
+
+def held(release: asyncio.Event, after: Play) -> Play:
+    """Says nothing until `release` is set, then plays `after` unless the router went away."""
+
+    async def play(session: Session) -> None:
+        await session.until(release)
+        if not session.gone.is_set():
+            await after(session)
+
+    return play
+
+
+def in_turn(*plays: Play) -> Play:
+    """The first request gets the first play, and so on; the last one repeats."""
+    left = list(plays)
+
+    async def play(session: Session) -> None:
+        await (left.pop(0) if len(left) > 1 else left[0])(session)
+
+    return play
+
+
+ORDINARY = either(stream(delta("Hel"), delta("lo"), STOP, usage_event(), DONE), reply())
+"""An engine that just works."""

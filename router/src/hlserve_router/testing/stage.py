@@ -1,0 +1,28 @@
+"""What a test sets up: engines and a router behind the face under test, all ended with the test."""
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from hlserve_api.routing import Keyring, RoutingTable
+from hlserve_router.testing.engine import Play, ScriptedEngine, scripted_engine
+from hlserve_router.testing.running import Face, RunningRouter, running_router
+
+
+class Stage:
+    """Starts engines and routers, and ends them with the test."""
+
+    def __init__(self, folder: Path, face: Face, stack: AsyncExitStack) -> None:
+        self._folder = folder
+        self._face = face
+        self._stack = stack
+
+    async def engine(self, play: Play) -> ScriptedEngine:
+        """A scripted engine."""
+        return await self._stack.enter_async_context(scripted_engine(play))
+
+    async def router(self, table: RoutingTable, keyring: Keyring | None = None, **settings: Any) -> RunningRouter:
+        """A router behind this test's face."""
+        return await self._stack.enter_async_context(
+            running_router(self._folder, table, keyring, face=self._face, settings=settings)
+        )
