@@ -65,6 +65,7 @@ def resolve(flags: Flags) -> EngineSetup:
         throughput_mode=throughput,
         kv_aware_admission=throughput,
         session_idle_us=round(flags.session_idle_seconds * 1e6),
+        two_stage=flags.enable_two_stage_mixing,
         reserve_output=flags.kv_admission != RATIO_ADMISSION,
         lpm_max_waiting=flags.lpm_max_waiting,
         disable_radix_cache=flags.disable_radix_cache,

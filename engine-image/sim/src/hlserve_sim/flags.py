@@ -45,6 +45,7 @@ class Flags:
     default_priority_value: int
     retraction_policy: str
     enable_throughput_mode: bool
+    enable_two_stage_mixing: bool
     disable_radix_cache: bool
     stream_response_default_include_usage: bool
     enable_cache_report: bool
@@ -127,6 +128,7 @@ def build_parser() -> argparse.ArgumentParser:
     modelled.add_argument("--device", default="A100-80G", help="a name of the device table")
     modelled.add_argument("--model-shape", default="llama-3.1-8b", help="a name of the model catalogue")
     modelled.add_argument("--tensor-parallel-size", "--tp-size", "--tp", dest="tp", type=_positive, default=1)
+    modelled.add_argument("--pipeline-parallel-size", "--pp-size", "--pp", dest="pp", type=_positive, default=1)
     modelled.add_argument("--mem-fraction-static", type=_fraction)
     modelled.add_argument(
         "--throughput-memfloor", type=_fraction, help="least --mem-fraction-static in throughput mode"
@@ -145,6 +147,7 @@ def build_parser() -> argparse.ArgumentParser:
     flag("--default-priority-value", type=int, default=0)
     flag("--retraction-policy", choices=("default", "priority"), default="default")
     flag("--enable-throughput-mode", action="store_true", help="HlServe's human-less mode")
+    flag("--enable-two-stage-mixing", action="store_true", help="stop prefill while KV is scarce, with hysteresis")
     flag("--disable-radix-cache", action="store_true")
     own = parser.add_argument_group("simulation")
     own.add_argument(
@@ -177,6 +180,10 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
     given = build_parser().parse_args(list(arguments))
     throughput: bool = given.enable_throughput_mode
     policy = SchedulePolicy(given.schedule_policy or (HUMAN_LESS_POLICY if throughput else SchedulePolicy.FCFS))
+    if given.pp != 1:
+        raise FlagError(
+            f"--pp {given.pp}: pipeline parallelism is not modelled; use --tp to spread the model over GPUs"
+        )
     if given.enable_priority_scheduling and policy.value not in PRIORITY_POLICIES:
         raise FlagError(
             f"To use priority scheduling, schedule_policy must be 'fcfs'. '{policy.value}' is not supported: "
@@ -212,6 +219,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         default_priority_value=given.default_priority_value,
         retraction_policy=given.retraction_policy,
         enable_throughput_mode=throughput,
+        enable_two_stage_mixing=given.enable_two_stage_mixing,
         disable_radix_cache=given.disable_radix_cache,
         stream_response_default_include_usage=given.stream_response_default_include_usage,
         enable_cache_report=given.enable_cache_report,

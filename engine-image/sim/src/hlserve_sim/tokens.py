@@ -13,18 +13,19 @@ _HASHED_BIT = 1 << 62
 class _WordIds(dict[str, int]):
     """Word to id; a missing word gets the next id. A dict subclass, so that `map` runs at C speed over long prompts."""
 
-    __slots__ = ("words",)
+    __slots__ = ("limit", "words")
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
         super().__init__()
+        self.limit = limit
         self.words: list[str] = []
 
     def __missing__(self, word: str) -> int:
         if word[0] == "t" and len(word) < 11 and word[1:].isdecimal() and word == f"t{int(word[1:])}":
-            if len(self) < MAX_WORDS:
+            if len(self) < self.limit:
                 self[word] = int(word[1:])
             return int(word[1:])
-        if len(self) >= MAX_WORDS:
+        if len(self) >= self.limit:
             return _HASHED_BIT | int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "big") >> 2
         number = FIRST_WORD_ID + len(self.words)
         self.words.append(word)
@@ -37,8 +38,8 @@ class Vocabulary:
 
     __slots__ = ("_ids",)
 
-    def __init__(self) -> None:
-        self._ids = _WordIds()
+    def __init__(self, max_words: int = MAX_WORDS) -> None:
+        self._ids = _WordIds(max_words)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`."""
