@@ -14,6 +14,7 @@ from hlserve_bench.report.terminal import print_report
 from hlserve_bench.traces.reading import TraceError
 from hlserve_bench.traces.workload import draw_workload, load_sample
 from hlserve_local.demo_arms import NAMES, DemoArm
+from hlserve_local.demo_benchmark import write_variants
 from hlserve_local.demo_cell import (
     CLASS_BLIND,
     DEFAULT_SEED,
@@ -27,7 +28,6 @@ from hlserve_local.demo_cell import (
 from hlserve_local.demo_live import LoadFailedError, run_live
 from hlserve_local.demo_report import DemoRun, failures, figures, report, write_report
 from hlserve_local.demo_seeds import run_seeds
-from hlserve_local.demo_variants_run import write_variants
 from hlserve_local.demo_view import ArmView
 from hlserve_local.processes import StartError
 
@@ -36,13 +36,41 @@ DEFAULT_OUT = Path("out/demo")
 
 
 @click.command()
-@click.option("--virtual", is_flag=True, help="Virtual time: the same arms without HTTP, in seconds instead of minutes.")
-@click.option("--seeds", type=click.IntRange(1, 100), default=1, show_default=True, help="How many seeds, counted up from --seed. Virtual only.")
+@click.option(
+    "--virtual", is_flag=True, help="Virtual time: the same arms without HTTP, in seconds instead of minutes."
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 100),
+    default=1,
+    show_default=True,
+    help="How many seeds, counted up from --seed. Virtual only.",
+)
 @click.option("--seed", type=int, default=DEFAULT_SEED, show_default=True, help="Seed of the load.")
-@click.option("--variants", is_flag=True, help="Also every variant, each cause alone, and the cells where HlServe loses. Virtual only.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=DEFAULT_OUT, show_default=True, help="Folder of the report.")
-@click.option("--warmup-seconds", type=click.FloatRange(min=0), default=None, help="Before the measured window. [default: 30, virtual 120]")
-@click.option("--window-seconds", type=click.FloatRange(min=1), default=None, help="The measured window. [default: 60, virtual 300]")
+@click.option(
+    "--variants",
+    is_flag=True,
+    help="Also every variant, each cause alone, and the cells where HlServe loses. Virtual only.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DEFAULT_OUT,
+    show_default=True,
+    help="Folder of the report.",
+)
+@click.option(
+    "--warmup-seconds",
+    type=click.FloatRange(min=0),
+    default=None,
+    help="Before the measured window. [default: 30, virtual 120]",
+)
+@click.option(
+    "--window-seconds",
+    type=click.FloatRange(min=1),
+    default=None,
+    help="The measured window. [default: 60, virtual 300]",
+)
 @click.option("--jobs", type=click.IntRange(1, 64), default=2, show_default=True, help="Virtual runs at a time.")
 def demo(
     virtual: bool,
@@ -76,7 +104,7 @@ def demo(
             result = asyncio.run(_live(cell, timing, seed, console))
         _show(result, out, console)
         if variants:
-            write_variants(out, timing, range(seed, seed + seeds), jobs, console)
+            write_variants(out, timing, range(seed, seed + seeds), jobs, result.manifest, console)
     except (ExamplesMissingError, TraceError, StartError, LoadFailedError, ValueError) as failure:
         raise click.ClickException(str(failure)) from failure
     except TimeoutError as failure:

@@ -58,10 +58,8 @@ async def run_load_process(plan: LoadPlan, on_progress: Callable[[Progress], Non
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         try:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            words = asyncio.create_task(process.stderr.read())
-            async for line in process.stdout:
+            words = asyncio.create_task(_piped(process.stderr).read())
+            async for line in _piped(process.stdout):
                 on_progress(Progress(**json.loads(line)))
             complaint = (await words).decode(errors="replace").strip()
             status = await process.wait()
@@ -71,6 +69,12 @@ async def run_load_process(plan: LoadPlan, on_progress: Callable[[Progress], Non
             last = complaint.splitlines()[-1] if complaint else "it said nothing"
             raise LoadFailedError(f"The load process ended with status {status}: {last}")
         return read_records(records_path)
+
+
+def _piped(stream: asyncio.StreamReader | None) -> asyncio.StreamReader:
+    if stream is None:
+        raise RuntimeError("the load process was started without a pipe")
+    return stream
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
