@@ -60,6 +60,10 @@ def _kind_of(value: object) -> str:
     return next((word for types, word in _TYPES if isinstance(value, types)), type(value).__name__)
 
 
+def _count(number: object, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
 def _sentence(error: ValidationError) -> str:
     limit = error.validator_value
     sentences: Mapping[str, str] = {
@@ -71,10 +75,10 @@ def _sentence(error: ValidationError) -> str:
         "maximum": f"must be at most {limit}, not {error.instance}",
         "minLength": "must not be empty",
         "maxLength": f"must have at most {limit} characters",
-        "minItems": f"must have at least {limit} items",
-        "maxItems": f"must have at most {limit} items",
-        "minProperties": f"must have at least {limit} entries",
-        "maxProperties": f"must have at most {limit} entries",
+        "minItems": f"must have at least {_count(limit, 'item', 'items')}",
+        "maxItems": f"must have at most {_count(limit, 'item', 'items')}",
+        "minProperties": f"must have at least {_count(limit, 'entry', 'entries')}",
+        "maxProperties": f"must have at most {_count(limit, 'entry', 'entries')}",
     }
     if error.validator == "required":
         missing = re.match(r"'(.+)' is a required property", error.message)

@@ -1,0 +1,179 @@
+"""Pools and classes compile to the routing table: defaults by intent, targets by name and label, stable generations."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from hlserve_api.compile import (
+    CLASS_DEFAULTS,
+    PoolRuntime,
+    TargetProblemReason,
+    compile_class,
+    compile_table,
+    document_json,
+    resolve_targets,
+)
+from hlserve_api.generate.pages import document_schema
+from hlserve_api.routing import (
+    Endpoint,
+    Intent,
+    PriorityOrder,
+    RoutingTable,
+    ShardDigest,
+    UnsupportedSchemaVersionError,
+    parse_keyring,
+    parse_table,
+)
+from hlserve_api.testing import a_human_less_pool, a_workload_class, an_interactive_pool, changed
+from hlserve_api.v1alpha1 import ServingPool, WorkloadClass
+
+Manifest = dict[str, Any]
+
+
+def _pool(manifest: Manifest, **labels: str) -> ServingPool:
+    return ServingPool.model_validate(changed(manifest, "metadata.labels", labels) if labels else manifest)
+
+
+def _class(manifest: Manifest) -> WorkloadClass:
+    return WorkloadClass.model_validate(manifest)
+
+
+CHAT, AGENTS = _pool(an_interactive_pool(), gpu="h200"), _pool(a_human_less_pool(), gpu="h200", tier="bulk")
+POOLS = (CHAT, AGENTS)
+
+
+@pytest.mark.parametrize(
+    ("intent", "timeouts", "ttl_milliseconds"),
+    [
+        (Intent.INTERACTIVE, (600, 60, 2000, 15, 5, 30), 30_000),
+        (Intent.AGENT, (3600, 600, 5000, 15, 30, 600), 540_000),
+        (Intent.BATCH, (21_600, 1800, 5000, 15, 60, 1800), 3_600_000),
+    ],
+)
+def test_defaults_follow_the_intent(intent: Intent, timeouts: tuple[int, ...], ttl_milliseconds: int) -> None:
+    route = compile_class(_class(a_workload_class(intent=intent.value)), POOLS)
+    assert tuple(route.timeouts.model_dump().values()) == timeouts
+    assert route.queue.ttl_milliseconds == ttl_milliseconds
+    assert route.timeouts == CLASS_DEFAULTS[intent].timeouts
+
+
+def test_an_interactive_class_waits_no_longer_than_its_pools_ttft() -> None:
+    route = compile_class(_class(a_workload_class("chat", "Interactive", "chat")), POOLS)
+    assert route.queue.ttl_milliseconds == 1000
+
+
+def test_a_value_that_is_given_wins() -> None:
+    manifest = changed(changed(a_workload_class(), "spec.queue.ttlMilliseconds", 7), "spec.timeouts.silenceSeconds", 9)
+    route = compile_class(_class(manifest), POOLS)
+    assert (route.queue.ttl_milliseconds, route.timeouts.silence_seconds, route.timeouts.total_seconds) == (7, 9, 3600)
+
+
+@pytest.mark.parametrize(("own", "want"), [(None, 1200), (60, 60)])
+def test_a_pools_request_timeout_is_only_the_default(own: int | None, want: int) -> None:
+    pool = _pool(changed(a_human_less_pool(), "spec.throughput.requestTimeoutSeconds", 1200))
+    manifest = a_workload_class() if own is None else changed(a_workload_class(), "spec.timeouts.totalSeconds", own)
+    assert compile_class(_class(manifest), [pool]).timeouts.total_seconds == want
+
+
+@pytest.mark.parametrize(("spill", "want"), [({}, (1000, 500)), ({"enterQueueWaitMilliseconds": 300}, (300, 150)),
+                                             ({"leaveQueueWaitMilliseconds": 0}, (1000, 0))])  # fmt: skip
+def test_spill_leaves_at_half_unless_told(spill: Manifest, want: tuple[int, int]) -> None:
+    route = compile_class(_class(changed(a_workload_class(), "spec.spill", spill)), POOLS)
+    assert (route.spill.enter_queue_wait_milliseconds, route.spill.leave_queue_wait_milliseconds) == want
+
+
+def test_selector_takes_every_pool_with_all_its_labels() -> None:
+    targets = [
+        {"name": "bulk", "poolSelector": {"matchLabels": {"gpu": "h200", "tier": "bulk"}}},
+        {"name": "rest", "poolSelector": {"matchLabels": {"gpu": "h200"}}, "role": "Spill", "weight": 3},
+    ]
+    found, problems = resolve_targets(_class(changed(a_workload_class(), "spec.targets", targets)), POOLS)
+    assert [(target.pool, target.role, target.weight) for target in found] == [
+        ("agents", "Primary", 1),
+        ("chat", "Spill", 3),
+    ]
+    assert problems == ()
+
+
+def test_a_pool_named_twice_is_primary_if_any_target_says_so() -> None:
+    targets = [
+        {"name": "spill", "poolSelector": {"matchLabels": {"gpu": "h200"}}, "role": "Spill"},
+        {"name": "main", "poolRef": {"name": "agents"}, "weight": 5},
+    ]
+    found, _ = resolve_targets(_class(changed(a_workload_class(), "spec.targets", targets)), POOLS)
+    assert {target.pool: (target.role, target.weight) for target in found} == {
+        "agents": ("Primary", 5),
+        "chat": ("Spill", 1),
+    }
+
+
+@pytest.mark.parametrize("target", [{"poolRef": {"name": "gone"}}, {"poolSelector": {"matchLabels": {"gpu": "none"}}}])
+def test_a_target_without_a_pool_is_reported_and_left_out(target: Manifest) -> None:
+    manifest = changed(a_workload_class(), "spec.targets", [{"name": "lost", **target}])
+    found, problems = resolve_targets(_class(manifest), POOLS)
+    assert found == ()
+    assert [(problem.target, problem.reason) for problem in problems] == [("lost", TargetProblemReason.POOL_NOT_FOUND)]
+    assert compile_class(_class(manifest), POOLS).targets == ()
+
+
+def _table(*pools: tuple[ServingPool, PoolRuntime]) -> RoutingTable:
+    classes = [_class(a_workload_class()), _class(a_workload_class("chat", "Interactive", "chat"))]
+    return compile_table(pools, classes, shards=[ShardDigest(name="hlserve-keyring-0", digest="0" * 64)])
+
+
+RUNTIME = PoolRuntime(
+    max_in_flight=25,
+    in_flight_tokens=90_000,
+    queue_ttl_milliseconds=800,
+    context_length=32_768,
+    priority_order=PriorityOrder.HIGHER_FIRST,
+    endpoints=(Endpoint(url="http://10.0.0.7:30000"),),
+    draining=("b", "a"),
+)
+
+
+def test_pool_route_joins_spec_and_runtime() -> None:
+    pool = _pool(changed(an_interactive_pool(), "spec.responseStore", "Enabled"))
+    route = _table((pool, RUNTIME), (AGENTS, PoolRuntime(service="agents"))).pools[1]
+    assert (route.name, route.mode, route.model, route.response_store) == ("chat", "Interactive", "llama-3.1-8b", True)
+    assert (route.max_in_flight, route.in_flight_tokens, route.queue_ttl_milliseconds) == (25, 90_000, 800)
+    assert (route.context_length, route.priority_order, route.draining) == (32_768, "HigherFirst", ("a", "b"))
+    assert route.endpoints[0].url == "http://10.0.0.7:30000"
+
+
+@given(st.randoms(use_true_random=False))
+def test_table_does_not_depend_on_order(source: random.Random) -> None:
+    pools = [(_pool(a_human_less_pool(f"pool-{number}")), PoolRuntime(max_in_flight=number)) for number in range(5)]
+    classes = [_class(a_workload_class(f"class-{number}", pool="pool-1")) for number in range(5)]
+    one = compile_table(pools, classes)
+    source.shuffle(pools)
+    source.shuffle(classes)
+    assert compile_table(pools, classes) == one
+
+
+def test_generation_changes_with_the_content_and_only_then() -> None:
+    same = _table((CHAT, RUNTIME), (AGENTS, PoolRuntime()))
+    other = _table((CHAT, RUNTIME), (AGENTS, PoolRuntime(max_in_flight=1)))
+    assert same.generation == _table((AGENTS, PoolRuntime()), (CHAT, RUNTIME)).generation
+    assert same.generation != other.generation
+    assert parse_table(document_json(same)) == same
+
+
+def test_documents_match_their_published_schema() -> None:
+    table = json.loads(document_json(_table((CHAT, RUNTIME), (AGENTS, PoolRuntime(service="agents")))))
+    Draft202012Validator(document_schema(RoutingTable)).validate(table)
+    assert table["pools"][0]["service"] == "agents"
+
+
+@pytest.mark.parametrize(("parse", "kind"), [(parse_table, "RoutingTable"), (parse_keyring, "Keyring")])
+def test_readers_ignore_unknown_fields_and_refuse_a_higher_version(parse: Any, kind: str) -> None:
+    assert parse('{"schemaVersion": 1, "generation": "g", "fieldOfTomorrow": 1}').generation == "g"
+    with pytest.raises(
+        UnsupportedSchemaVersionError, match=f"{kind} has schemaVersion 2, but this program reads up to 1: upgrade it"
+    ):
+        parse('{"schemaVersion": 2, "generation": "g"}')
