@@ -1,8 +1,7 @@
 """The highest arrival rate that a replica serves inside its latency targets, found by simulating its queue."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import fmean
 
 from hlserve_capacity.engine.types import StepCost
 from hlserve_capacity.lab.batching import Batching
@@ -22,47 +21,62 @@ class LatencyTarget:
     percentile: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueCheck:
+    """How a queue is simulated: lengths to draw, and a generator for each seed (such as `random.Random`)."""
+
+    prompts: LengthDraw
+    outputs: LengthDraw
+    random_for_seed: Callable[[int], RandomSource]
+    seeds: tuple[int, ...] = (0, 1, 2)
+    seconds: float = 300.0
+
+
+def keeps(
+    cost: StepCost, batching: Batching, target: LatencyTarget, check: QueueCheck, rate_per_second: float
+) -> bool:
+    """Whether the means over the seeds of both percentiles are within the target at a Poisson rate.
+
+    Every run is drained, so that no slow request is left out. Stops early once the seeds so far decide it. A rate so low
+    that nothing arrives keeps nothing.
+    """
+    arrivals = 0
+    ttft_budget_ms, tpot_budget_ms = (
+        float("inf") if limit is None else limit * len(check.seeds) for limit in (target.ttft_ms, target.tpot_ms)
+    )
+    for seed in check.seeds:
+        load = open_loop(
+            check.random_for_seed(seed),
+            rate_per_second=rate_per_second,
+            seconds=check.seconds,
+            prompts=check.prompts,
+            outputs=check.outputs,
+        )
+        arrivals += len(load)
+        ttft_ms, tpot_ms = _latencies_ms(run_open_loop(load, batching, cost), target.percentile)
+        ttft_budget_ms -= ttft_ms
+        tpot_budget_ms -= tpot_ms
+        if ttft_budget_ms < 0 or tpot_budget_ms < 0:
+            return False
+    return arrivals > 0
+
+
 def highest_rate(
     cost: StepCost,
     batching: Batching,
     target: LatencyTarget,
+    check: QueueCheck,
     *,
-    prompts: LengthDraw,
-    outputs: LengthDraw,
-    random_for_seed: Callable[[int], RandomSource],
-    seeds: Sequence[int],
-    seconds: float,
     upper_rps: float,
     tolerance: float = 0.01,
 ) -> float:
-    """Highest rate in (0, upper_rps] at which the means over the seeds of both percentiles keep the target; 0 if none.
-
-    Every run is drained, so that no slow request is left out. Poisson arrivals; bisection to `tolerance` of the upper rate.
-    """
-
-    def keeps(rate_per_second: float) -> bool:
-        ttfts_ms, tpots_ms = [], []
-        for seed in seeds:
-            load = open_loop(
-                random_for_seed(seed),
-                rate_per_second=rate_per_second,
-                seconds=seconds,
-                prompts=prompts,
-                outputs=outputs,
-            )
-            ttft_ms, tpot_ms = _latencies_ms(run_open_loop(load, batching, cost), target.percentile)
-            ttfts_ms.append(ttft_ms)
-            tpots_ms.append(tpot_ms)
-        if target.ttft_ms is not None and fmean(ttfts_ms) > target.ttft_ms:
-            return False
-        return target.tpot_ms is None or fmean(tpots_ms) <= target.tpot_ms
-
-    if keeps(upper_rps):
+    """Highest rate up to `upper_rps` that keeps the target, by bisection to `tolerance` of the upper rate; 0 if none."""
+    if keeps(cost, batching, target, check, upper_rps):
         return upper_rps
     low, high = 0.0, upper_rps
     while high - low > tolerance * upper_rps:
         middle = (low + high) / 2
-        if keeps(middle):
+        if keeps(cost, batching, target, check, middle):
             low = middle
         else:
             high = middle

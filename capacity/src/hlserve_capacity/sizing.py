@@ -7,13 +7,11 @@
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from hlserve_capacity.batch_choice import BatchChoice, BatchProblem, choose, memory_bound
 from hlserve_capacity.engine.types import StepCost
 from hlserve_capacity.lab.batching import Batching, Chunked, Continuous
-from hlserve_capacity.lab.workload import LengthDraw, RandomSource
 from hlserve_capacity.lengths import Lengths
 from hlserve_capacity.limits import (
     KV_SHARE,
@@ -23,22 +21,11 @@ from hlserve_capacity.limits import (
     kv_ceiling,
     largest_that_fits,
 )
-from hlserve_capacity.queue_check import LatencyTarget, highest_rate
+from hlserve_capacity.queue_check import LatencyTarget, QueueCheck, highest_rate
 from hlserve_capacity.units import US_PER_MS
 from hlserve_capacity.verdicts import BatchLimit, CapacityLimit, Infeasible, InfeasibleReason, SloReason
 
 DEFAULT_UTILISATION = 0.9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueCheck:
-    """How step 3 simulates: lengths to draw, and a generator for each seed (such as `random.Random`)."""
-
-    prompts: LengthDraw
-    outputs: LengthDraw
-    random_for_seed: Callable[[int], RandomSource]
-    seeds: tuple[int, ...] = (0, 1, 2)
-    seconds: float = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,14 +178,4 @@ def _infeasible(choice: BatchChoice) -> Infeasible:
 
 def _queue_rps(problem: BatchProblem, batching: Batching, check: QueueCheck, decode_rps: float) -> float:
     target = LatencyTarget(ttft_ms=problem.ttft_ms, tpot_ms=problem.tpot_ms, percentile=problem.percentile)
-    return highest_rate(
-        problem.cost,
-        batching,
-        target,
-        prompts=check.prompts,
-        outputs=check.outputs,
-        random_for_seed=check.random_for_seed,
-        seeds=check.seeds,
-        seconds=check.seconds,
-        upper_rps=decode_rps,
-    )
+    return highest_rate(problem.cost, batching, target, check, upper_rps=decode_rps)
