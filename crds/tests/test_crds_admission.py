@@ -70,9 +70,9 @@ def validator() -> Validator:
             id="a long list",
         ),
         pytest.param(changed(CLASS, "spec.targets", []), "spec.targets: must have at least 1 item", id="an empty list"),
-        pytest.param(without(CHAT, "spec.model"), "spec: model is required: add it", id="a missing field"),
-        pytest.param(without(CHAT, "spec"), "spec is required: add it", id="no spec"),
-        pytest.param(without(CHAT, "metadata.name"), "metadata: name is required: add it", id="no name"),
+        pytest.param(without(CHAT, "spec.model"), "spec.model: is required: add it", id="a missing field"),
+        pytest.param(without(CHAT, "spec"), "spec: is required: add it", id="no spec"),
+        pytest.param(without(CHAT, "metadata.name"), "metadata.name: is required: add it", id="no name"),
         pytest.param(
             changed(KEY, "metadata.name", "Crawler"), "metadata.name: 'Crawler' does not match", id="a name in capitals"
         ),

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from jsonschema import Draft202012Validator, FormatChecker, ValidationError
+from jsonschema import Draft202012Validator, FormatChecker, ValidationError, validators
 
 from hlserve_api.admission.problem import Problem, join, path_of
 
@@ -47,13 +47,32 @@ _FORMATS = FormatChecker(formats=())
 _FORMATS.checks("date-time")(_is_time)
 
 
+def _pattern(validator: Any, pattern: str, value: object, schema: Schema) -> Iterator[ValidationError]:
+    """Go's `$` is the end of the text; Python's would let a newline follow."""
+    if isinstance(value, str) and not re.search(re.sub(r"\$$", r"\\Z", pattern), value):
+        yield ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+_SchemaValidator = validators.extend(Draft202012Validator, {"pattern": _pattern})  # type: ignore[no-untyped-call]
+
+
 def value_problems(value: object, schema: Schema) -> Iterator[Problem]:
     """Every value that the schema refuses. Fields the schema does not know are `structure.unknown_fields`' matter."""
-    errors = Draft202012Validator(schema, format_checker=_FORMATS).iter_errors(value)
+    errors = _SchemaValidator(schema, format_checker=_FORMATS).iter_errors(value)
     for error in sorted(errors, key=lambda each: [str(step) for step in each.absolute_path]):
-        yield Problem(path_of(error.absolute_path), _sentence(error))
+        path = path_of(error.absolute_path)
+        missing = _missing_field(error)
+        yield (
+            Problem(path, _sentence(error)) if missing is None else Problem(join(path, missing), "is required: add it")
+        )
     yield from _list_problems(value, schema, "")
     yield from _int_or_string_problems(value, schema, "")
+
+
+def _missing_field(error: ValidationError) -> str | None:
+    """The field that a `required` complaint is about; the library names it only in its message, one complaint a field."""
+    found = re.match(r"'(.+)' is a required property", error.message) if error.validator == "required" else None
+    return None if found is None else found.group(1)
 
 
 def _kind_of(value: object) -> str:
@@ -80,9 +99,6 @@ def _sentence(error: ValidationError) -> str:
         "minProperties": f"must have at least {_count(limit, 'entry', 'entries')}",
         "maxProperties": f"must have at most {_count(limit, 'entry', 'entries')}",
     }
-    if error.validator == "required":
-        missing = re.match(r"'(.+)' is a required property", error.message)
-        return f"{missing.group(1) if missing else error.message} is required: add it"
     return sentences.get(str(error.validator), error.message)
 
 
