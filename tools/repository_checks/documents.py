@@ -10,7 +10,7 @@ from repository_checks.tree import Tree
 
 _LINK = re.compile(r"!?\[([^\]]*)\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
 _FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", flags=re.MULTILINE | re.DOTALL)
-_CODE = re.compile(r"`[^`\n]+`")
+_CODE = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
 _MAKE_IN_PAGE = re.compile(r"(?:`|\$ |&& )make ([a-z][a-z-]*)")
 _MAKE_IN_SCRIPT = re.compile(r"\bmake ([a-z][a-z-]*)")
 
