@@ -83,7 +83,9 @@ def kind_page(kind: type[CustomResource]) -> str:
     """The page of a kind: fields, rules, status, columns."""
     schema = object_schema(kind)
     names = kind.names
-    rules = [(f"`{path}`" if path else "the object", message, f"`{rule}`") for path, message, rule in _rules(schema, "")]
+    rules = [
+        (f"`{path}`" if path else "the object", message, f"`{rule}`") for path, message, rule in _rules(schema, "")
+    ]
     columns = [
         (column.name, f"`{column.json_path}`", column.description, "yes" if column.wide else "")
         for column in kind.columns
