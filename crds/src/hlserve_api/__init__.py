@@ -1,7 +1,7 @@
 """The contract of HlServe: what its parts, its operators and its clients must agree on.
 
-Here belong custom resources (`v1alpha1`), the documents that the operator writes and the router reads (`routing`), header
-names, answers, outcomes and metric declarations. Nothing here does I/O or reads a clock; every other member imports it,
-and it imports none of them. The code that generates YAML and pages from it lives in `hlserve_api.generate` and is not
-imported here.
+Here belong custom resources (`v1alpha1`), condition reasons (`conditions`), the documents that the operator writes and the router
+reads (`routing`) and how they are compiled (`compile`), header names, answers, outcomes and metric declarations. Nothing here does
+I/O or reads a clock; every other member imports it, and it imports none of them. Not imported here, because programs on a cluster need
+none of them: `generate` (YAML and pages from the models), `admission` (the API server's checks without one), `testing`.
 """

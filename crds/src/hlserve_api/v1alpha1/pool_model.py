@@ -107,7 +107,7 @@ class ModelShape(Node):
 
     name: str | None = Field(
         default=None,
-        description="Catalogue name, such as `llama-3.1-8b`; `hlserve size --list` prints them.",
+        description="Catalogue name, such as `llama-3.1-8b`.",
         min_length=1,
         max_length=63,
     )
@@ -150,7 +150,7 @@ class Hardware(Node):
     """What the engines run on."""
 
     accelerator: str = Field(
-        description="Name in the device table, such as `H200` or `A100-80G`; `hlserve size --list` prints them.",
+        description="Name in the device table, such as `H200` or `A100-80G`.",
         min_length=1,
         max_length=63,
     )
