@@ -1,6 +1,7 @@
 """The bytes of the answers and error events that the router makes itself, in the client's own API shape."""
 
 from dataclasses import dataclass
+from math import ceil
 from random import Random
 from typing import Any
 
@@ -52,10 +53,11 @@ def answer(refusal: Refusal, shape: Shape, request_id: str, random: Random) -> A
 
 
 def retry_after_seconds(hint: float | None, random: Random) -> int:
-    """Whole seconds from 1 to 60: the hint (default 2 s) plus up to half of it, so that clients do not return at once."""
+    """Whole seconds from 1 to 60, at or after the hint (default 2 s), spread so that clients do not return at once."""
     base = 2.0 if hint is None else max(hint, RETRY_AFTER_MIN_SECONDS)
-    jittered = base + random.random() * max(1.0, base / 2)
-    return int(min(max(jittered, RETRY_AFTER_MIN_SECONDS), RETRY_AFTER_MAX_SECONDS))
+    latest = min(base + max(3.0, base / 2), RETRY_AFTER_MAX_SECONDS)
+    earliest = base if base <= RETRY_AFTER_MAX_SECONDS else latest * 0.75
+    return min(ceil(earliest + random.random() * (latest - earliest)), RETRY_AFTER_MAX_SECONDS)
 
 
 def error_body(refusal: Refusal, shape: Shape, request_id: str) -> dict[str, Any]:
