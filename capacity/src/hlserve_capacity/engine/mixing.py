@@ -12,8 +12,8 @@ class KvPressure:
     """KV present for running requests."""
     reserved: int
     """KV present or promised for running requests."""
-    cached: int
-    """KV that eviction may take."""
+    held: int
+    """KV kept for idle sessions: present, and not to be evicted for a prefill."""
     pending: int
     """Prompt tokens to be computed, of running and waiting requests."""
 
@@ -36,8 +36,8 @@ class StageGate:
     def update(self, pressure: KvPressure) -> bool:
         """Whether this step only decodes."""
         mark = self._leave if self.decode_only else self._enter
-        free = pressure.pool - pressure.resident - pressure.cached
-        self._set(pressure.resident > mark * pressure.pool and pressure.pending > pressure.cached + max(0, free))
+        room = pressure.pool - pressure.held - pressure.resident
+        self._set(pressure.resident > mark * pressure.pool and pressure.pending > room)
         return self.decode_only
 
     def idle(self) -> None:
@@ -50,9 +50,12 @@ class StageGate:
 
 
 class NaiveStageGate(StageGate):
-    """A literal reading of the two-stage rule: reserved KV counts and there is one mark. Kept to show what it costs."""
+    """A literal reading of the two-stage rule: reserved KV counts, admission goes on, and there is one mark.
+
+    Kept to show what it costs.
+    """
 
     def update(self, pressure: KvPressure) -> bool:
-        free = pressure.pool - pressure.reserved - pressure.cached
-        self._set(pressure.reserved > self._enter * pressure.pool and pressure.pending > pressure.cached + max(0, free))
+        room = pressure.pool - pressure.held - pressure.reserved
+        self._set(pressure.reserved > self._enter * pressure.pool and pressure.pending > room)
         return self.decode_only

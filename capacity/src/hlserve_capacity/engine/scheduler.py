@@ -120,6 +120,8 @@ class Scheduler:
             self._queue_changed = True
         if not self.config.reserve_output:
             self._prepare_decode()
+        if self.config.naive_two_stage:
+            self._start_waiting([], self._pool.capacity_tokens, now_us)
         decoding = len(self._running.decoding)
         planned = [] if self._decode_only() else self._plan_prefill(decoding, now_us)
         if not planned and not decoding:
@@ -234,7 +236,7 @@ class Scheduler:
                 pool=pool.capacity_tokens,
                 resident=pool.used_tokens,
                 reserved=pool.used_tokens + pool.promised_tokens,
-                cached=self._tree.evictable_tokens,
+                held=self._tree.held_tokens,
                 pending=pending,
             )
         )
