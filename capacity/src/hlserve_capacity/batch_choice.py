@@ -1,5 +1,6 @@
 """The pair that an SLO decides: how many requests run together, and how large a chunk may join them."""
 
+import math
 from dataclasses import dataclass
 
 from hlserve_capacity.engine.types import StepCost
@@ -16,7 +17,7 @@ from hlserve_capacity.limits import (
     tpot_ceiling,
 )
 from hlserve_capacity.units import US_PER_MS, ms_from_us
-from hlserve_capacity.verdicts import BatchLimit, SloReason
+from hlserve_capacity.verdicts import BatchLimit, PrefillStyle, SloReason
 
 TTFT_QUEUE_SHARE = 0.2
 """Share of the TTFT target that prefill leaves to queueing; without it every short wait would be a miss."""
@@ -41,6 +42,7 @@ class BatchProblem:
     """The batch is given, only judge it."""
     fixed_chunk: int | None = None
     tpot_margin: float = TPOT_MARGIN
+    prefill: PrefillStyle = PrefillStyle.CHUNKS
 
     @property
     def largest_chunk_tokens(self) -> int:
@@ -49,6 +51,8 @@ class BatchProblem:
 
     def chunk_tokens(self, batch: int) -> int:
         """The largest chunk that fits beside `batch` running requests; 0: none."""
+        if self.prefill is PrefillStyle.WHOLE_PROMPTS:
+            return max(1, math.ceil(self.lengths.input_p95))
         if self.fixed_chunk is not None:
             return self.fixed_chunk
         if self.tpot_ms is None:
@@ -131,6 +135,8 @@ def _tpot_ceiling(problem: BatchProblem, upper: int) -> int:
 
 
 def _carries_its_prefill(problem: BatchProblem, batch: int) -> bool:
+    if problem.tpot_ms is None or problem.prefill is PrefillStyle.WHOLE_PROMPTS:
+        return True
     return problem.chunk_tokens(batch) >= batch * problem.lengths.prefill_tokens_per_output_token
 
 
@@ -213,7 +219,9 @@ def _choice(
     floor_ms: float | None,
 ) -> BatchChoice:
     chunk = problem.chunk_tokens(batch)
-    if problem.fixed_chunk is not None:
+    if problem.prefill is PrefillStyle.WHOLE_PROMPTS:
+        chunk_why = "prompts are prefilled whole"
+    elif problem.fixed_chunk is not None:
         chunk_why = "set by the user"
     elif problem.tpot_ms is None:
         chunk_why = "the engine's default: no TPOT target bounds a step"

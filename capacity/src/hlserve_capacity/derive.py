@@ -79,7 +79,7 @@ def derivation_inputs(pool: ServingPool, calibration: Calibration | None = None)
 
 def _shape(spec: ShapeSpec | None) -> tuple[shapes.ModelShape | None, str]:
     if spec is None:
-        return None, "not calibrated: set calibrationRef, or hardware.accelerator and model.shape"
+        return None, "nothing to estimate from: set model.shape, or calibrationRef"
     try:
         if spec.name is not None:
             return shapes.by_name(spec.name), ""
@@ -104,7 +104,7 @@ def _shape(spec: ShapeSpec | None) -> tuple[shapes.ModelShape | None, str]:
 
 def _device(accelerator: str | None) -> tuple[devices.Device | None, str]:
     if accelerator is None:
-        return None, ""
+        return None, "nothing to estimate from: set hardware.accelerator, or calibrationRef"
     try:
         return devices.by_name(accelerator), ""
     except UnknownNameError as error:

@@ -32,9 +32,7 @@ class QueueCheck:
     seconds: float = 300.0
 
 
-def keeps(
-    cost: StepCost, batching: Batching, target: LatencyTarget, check: QueueCheck, rate_per_second: float
-) -> bool:
+def keeps(cost: StepCost, batching: Batching, target: LatencyTarget, check: QueueCheck, rate_per_second: float) -> bool:
     """Whether the means over the seeds of both percentiles are within the target at a Poisson rate.
 
     Every run is drained, so that no slow request is left out. Stops early once the seeds so far decide it. A rate so low

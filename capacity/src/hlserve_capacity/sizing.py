@@ -23,7 +23,7 @@ from hlserve_capacity.limits import (
 )
 from hlserve_capacity.queue_check import LatencyTarget, QueueCheck, highest_rate
 from hlserve_capacity.units import US_PER_MS
-from hlserve_capacity.verdicts import BatchLimit, CapacityLimit, Infeasible, InfeasibleReason, SloReason
+from hlserve_capacity.verdicts import BatchLimit, CapacityLimit, Infeasible, InfeasibleReason, PrefillStyle, SloReason
 
 DEFAULT_UTILISATION = 0.9
 
@@ -64,10 +64,9 @@ def size_interactive(
     *,
     peak_rps: float,
     queue_check: QueueCheck | None,
-    whole_prompts: bool,
     utilisation: float = DEFAULT_UTILISATION,
 ) -> Sizing | Infeasible:
-    """Size a class with an SLO. `whole_prompts`: the engine does not chunk, each prompt joins in one step.
+    """Size a class with an SLO; `queue_check` None leaves step 3 out.
 
     Raises ValueError for a peak rate or utilisation that is not positive.
     """
@@ -76,6 +75,7 @@ def size_interactive(
     if no_room is not None:
         return no_room
     choice = choose(problem)
+    whole_prompts = problem.prefill is PrefillStyle.WHOLE_PROMPTS
     if choice.slo_reason is not SloReason.ATTAINABLE:
         return _infeasible(choice)
     decode_rps = completions_per_second(problem.cost, choice.batch, problem.lengths)
@@ -97,14 +97,14 @@ def size_interactive(
         batch_why=choice.batch_why,
         kv_ceiling=kv_ceiling(problem.cost.pool_tokens, problem.lengths),
         chunk_tokens=None if whole_prompts else choice.chunk,
-        chunk_why="prompts are prefilled whole" if whole_prompts else choice.chunk_why,
+        chunk_why=choice.chunk_why,
         decode_capacity_rps=decode_rps,
         queue_capacity_rps=queue_rps,
         capacity_limit=limit,
         peak_rps=peak_rps,
         utilisation=utilisation,
         replicas=replicas_for(peak_rps, capacity, utilisation),
-        itl_batch=_itl_batch(problem, choice, whole_prompts),
+        itl_batch=_itl_batch(problem, choice),
     )
 
 
@@ -140,11 +140,11 @@ def replicas_for(peak_rps: float, capacity_rps: float, utilisation: float) -> in
     return max(1, math.ceil(peak_rps / (utilisation * capacity_rps)))
 
 
-def _itl_batch(problem: BatchProblem, choice: BatchChoice, whole_prompts: bool) -> int | None:
+def _itl_batch(problem: BatchProblem, choice: BatchChoice) -> int | None:
     if problem.tpot_ms is None:
         return None
     limit_us = problem.tpot_ms * US_PER_MS * (1 - problem.tpot_margin)
-    if whole_prompts:
+    if problem.prefill is PrefillStyle.WHOLE_PROMPTS:
         return itl_ceiling(problem.cost, limit_us, problem.lengths, problem.percentile, choice.batch)
     return largest_that_fits(
         lambda batch: batch_step_us(problem.cost, batch, problem.lengths, choice.chunk) <= limit_us, choice.batch

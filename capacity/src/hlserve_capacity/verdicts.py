@@ -13,6 +13,15 @@ class SloReason(StrEnum):
     UNKNOWN = "Unknown"
 
 
+class PrefillStyle(StrEnum):
+    """How prompts join running requests."""
+
+    CHUNKS = "chunks"
+    """In chunks that ride along with decode steps."""
+    WHOLE_PROMPTS = "whole_prompts"
+    """Each prompt in one step of its own length."""
+
+
 class BatchLimit(StrEnum):
     """What keeps the batch from being larger."""
 
