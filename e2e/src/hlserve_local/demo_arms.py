@@ -103,4 +103,4 @@ def _pairs(arguments: tuple[str, ...]) -> list[str]:
             pairs.append(argument)
         else:
             pairs[-1] = f"{pairs[-1]} {argument}"
-    return pairs
+    return list(dict.fromkeys(pairs))

@@ -42,7 +42,8 @@ def render_page(content: PageContent) -> str:
         f"```sh\nhlserve demo --virtual --seeds {len(content.seeds)} --variants --out docs/benchmarks/demo\n```",
         f"Load: chat at {manifest.load['chat_rps']:g} requests/s (Poisson; lengths of the Azure conversation trace) and "
         f"{manifest.load['agent_sessions']:g} agent sessions at a time (closed loop; agentic coding sessions). "
-        f"A chat request is good if its TTFT is at most 1 s and its TPOT at most 20 ms; unfinished ones count as missed. {timing.measured_seconds:g} s after "
+        f"A chat request is good if its TTFT is at most 1 s and its TPOT at most 20 ms; unfinished ones count as missed. "
+        f"{timing.measured_seconds:g} s after "
         f"{timing.warmup_seconds:g} s of warm-up; seeds {', '.join(map(str, content.seeds))}, the same load in every arm; settings "
         "marked *searched* were found on other seeds. Ratios are HlServe over the arm, paired by seed: mean [lowest–highest].",
         "![Agents' output against chat goodput, a mark an arm](variants.svg)",
