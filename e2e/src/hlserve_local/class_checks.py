@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from hlserve_api.routing import Intent, Mode, TargetRole
 from hlserve_api.v1alpha1 import ServingPool, WorkloadClass
 from hlserve_api.v1alpha1.workload_class import ClassTarget
+from hlserve_local.manifests import Kind
 from hlserve_local.names import hint
 from hlserve_local.objects import Objects, Placed
 from hlserve_local.problems import Place, Problem, error, warning
@@ -13,7 +14,7 @@ from hlserve_local.problems import Place, Problem, error, warning
 
 def check_classes(objects: Objects) -> Iterator[Problem]:
     """Everything that can be wrong between WorkloadClasses and ServingPools."""
-    if not objects.pools:
+    if not objects.pools and not objects.any_broken(Kind.SERVING_POOL):
         yield error(Place(), "holds no ServingPool, so there is nothing that could serve a request: add one.")
     for placed in objects.classes:
         for target in placed.value.spec.targets:
@@ -26,7 +27,7 @@ def _check_target(objects: Objects, placed: Placed[WorkloadClass], target: Class
     spec = placed.value.spec
     path = f"spec.targets[{target.name}]"
     pools = tuple(objects.pools_of(target))
-    if not pools:
+    if not pools and not _may_be_broken(objects, target):
         yield _nothing_found(objects, placed, target, path)
     for pool in pools:
         mode = pool.value.spec.mode
@@ -49,6 +50,12 @@ def _check_target(objects: Objects, placed: Placed[WorkloadClass], target: Class
                 "target: target an Interactive pool, or make it role: Spill.",
                 path,
             )
+
+
+def _may_be_broken(objects: Objects, target: ClassTarget) -> bool:
+    if target.pool_ref is not None:
+        return (Kind.SERVING_POOL, target.pool_ref.name) in objects.broken
+    return objects.any_broken(Kind.SERVING_POOL)
 
 
 def _nothing_found(objects: Objects, placed: Placed[WorkloadClass], target: ClassTarget, path: str) -> Problem:
@@ -85,6 +92,8 @@ def _check_shares(objects: Objects) -> Iterator[Problem]:
 
 
 def _check_reached(objects: Objects) -> Iterator[Problem]:
+    if objects.any_broken(Kind.WORKLOAD_CLASS):
+        return
     reached = {
         pool.value.name
         for placed in objects.classes

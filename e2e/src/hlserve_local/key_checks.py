@@ -5,6 +5,7 @@ from datetime import datetime
 
 from hlserve_api.compile import KeyProblemReason, compile_keyrings
 from hlserve_api.v1alpha1 import ClientKey
+from hlserve_local.manifests import Kind
 from hlserve_local.names import hint
 from hlserve_local.objects import Objects, Placed
 from hlserve_local.problems import Place, Problem, error, warning
@@ -17,7 +18,7 @@ BUDGET_SENTENCE = (
 
 def check_keys(objects: Objects, *, durable_store: bool, now: datetime) -> Iterator[Problem]:
     """Everything that can be wrong between ClientKeys, WorkloadClasses, models and Secrets."""
-    if not objects.keys:
+    if not objects.keys and not objects.any_broken(Kind.CLIENT_KEY):
         yield warning(
             Place(), "holds no ClientKey, so every request gets 401: add one (hlserve keys new NAME --class CLASS)."
         )
@@ -35,7 +36,7 @@ def _check_class(objects: Objects, placed: Placed[ClientKey]) -> Iterator[Proble
     spec = placed.value.spec
     own_name = spec.workload_class_ref.name
     own = classes.get(own_name)
-    if own is None:
+    if own is None and (Kind.WORKLOAD_CLASS, own_name) not in objects.broken:
         yield error(
             placed.place,
             f"no WorkloadClass is named {own_name}; {hint(own_name, classes, 'WorkloadClass')}",
@@ -44,6 +45,8 @@ def _check_class(objects: Objects, placed: Placed[ClientKey]) -> Iterator[Proble
     for index, name in enumerate(spec.allowed_classes):
         path = f"spec.allowedClasses[{index}]"
         allowed = classes.get(name)
+        if allowed is None and (Kind.WORKLOAD_CLASS, name) in objects.broken:
+            continue
         if allowed is None:
             yield error(placed.place, f"no WorkloadClass is named {name}; {hint(name, classes, 'WorkloadClass')}", path)
         elif own is not None and name != own_name and allowed.spec.intent.rank <= own.spec.intent.rank:
@@ -56,6 +59,8 @@ def _check_class(objects: Objects, placed: Placed[ClientKey]) -> Iterator[Proble
 
 
 def _check_models(objects: Objects, placed: Placed[ClientKey]) -> Iterator[Problem]:
+    if objects.any_broken(Kind.SERVING_POOL):
+        return
     served = {name for pool in objects.pools for name in (pool.value.spec.model.name, *pool.value.spec.model.aliases)}
     for index, model in enumerate(placed.value.spec.models):
         if model not in served:
@@ -69,21 +74,23 @@ def _check_models(objects: Objects, placed: Placed[ClientKey]) -> Iterator[Probl
 def _check_credentials(objects: Objects, now: datetime) -> Iterator[Problem]:
     places = {placed.value.name: placed.place for placed in objects.keys}
     compiled = compile_keyrings([placed.value for placed in objects.keys], objects.secret_values, now=now)
-    made_later = {
+    # A credential without secretRef gets its Secret from the operator, or from `hlserve up`.
+    explained = {
         (placed.value.name, credential.id)
         for placed in objects.keys
         for credential in placed.value.spec.credentials
-        if credential.secret_ref is None
+        if credential.secret_ref is None or (Kind.SECRET, credential.secret_ref.name) in objects.broken
     }
     for found in compiled.problems:
-        # A credential without secretRef gets its Secret from the operator, or from `hlserve up`.
-        if found.reason is KeyProblemReason.SECRET_MISSING and (found.client, found.credential) in made_later:
+        if found.reason is KeyProblemReason.SECRET_MISSING and (found.client, found.credential) in explained:
             continue
         make = error if found.refused else warning
         yield make(places[found.client], f"{found.message}.", f"spec.credentials[{found.credential}]")
 
 
 def _check_unused_secrets(objects: Objects) -> Iterator[Problem]:
+    if objects.any_broken(Kind.SERVING_POOL, Kind.CLIENT_KEY):
+        return
     used = {
         credential.secret(placed.value.name)[0]
         for placed in objects.keys

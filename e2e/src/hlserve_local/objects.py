@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 
 from hlserve_api.v1alpha1 import ClientKey, ServingPool, WorkloadClass
 from hlserve_api.v1alpha1.workload_class import ClassTarget
+from hlserve_local.manifests import Kind
 from hlserve_local.problems import Place
 
 T = TypeVar("T")
@@ -29,6 +30,13 @@ class Objects:
     secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Secret name → key within it → plain text."""
     secret_places: Mapping[str, Place] = field(default_factory=dict)
+
+    broken: frozenset[tuple[Kind, str]] = frozenset()
+    """Objects that the folder holds but that are not valid by themselves, so they stand nowhere else here."""
+
+    def any_broken(self, *kinds: Kind) -> bool:
+        """Whether an object of one of these kinds is broken: what is missing may then be just that one."""
+        return any(kind in kinds for kind, _ in self.broken)
 
     @property
     def secret_values(self) -> dict[tuple[str, str], str]:
