@@ -24,10 +24,16 @@ class Shedding:
     """The router refuses what would wait too long. Agents come again, a person does not."""
 
     queued_per_replica: int | None = None
-    """More than this many waiting: 503."""
+    """With as many waiting already: 503."""
     ttl_us: int | None = None
     """Not started after this long: 503."""
     agent_retry_us: int = 2_000_000
+
+    def __post_init__(self) -> None:
+        if self.queued_per_replica is not None and self.queued_per_replica < 1:
+            raise ValueError(
+                "queued_per_replica must be at least 1: a request passes the queue even if it starts at once"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

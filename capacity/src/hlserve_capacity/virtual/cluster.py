@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import count
 
 from hlserve_capacity.engine.scheduler import Scheduler
-from hlserve_capacity.engine.types import EngineRequest, Finished, FinishReason, Refused, StepCost, Token
-from hlserve_capacity.virtual.arms import Arm
+from hlserve_capacity.engine.types import EngineRequest, Finished, FinishReason, Refused, RejectReason, StepCost, Token
+from hlserve_capacity.virtual.arms import Arm, Shedding
 from hlserve_capacity.virtual.records import Outcome, RequestRecord, Traffic
 from hlserve_capacity.virtual.workload import SessionRun, Workload, chat_prompt
 
@@ -186,7 +186,10 @@ class _Run:
             self._now_us,
         )
         if isinstance(answer, Refused):
-            self._shed(flight, answer.reason.value)
+            if answer.reason is RejectReason.TOO_LONG:
+                self._give_up(flight, answer.reason.value)
+            else:
+                self._shed(flight, answer.reason.value)
             return
         record.sent_us = self._now_us
         flight.replica = replica
@@ -214,13 +217,24 @@ class _Run:
 
     def _shed(self, flight: Flight, reason: str) -> None:
         """503. An agent's client tries again after its pause; a chat request is lost."""
-        flight.record.reason = reason
         if flight.run is None:
-            flight.record.outcome = Outcome.SHED
-            flight.record.end_us = self._now_us
+            self._give_up(flight, reason)
             return
-        pause_us = self._arm.shedding.agent_retry_us if self._arm.shedding is not None else 2_000_000
-        self._at(self._now_us + pause_us, lambda: self._try_again(flight))
+        flight.record.reason = reason
+        self._at(self._now_us + self._pause_us, lambda: self._try_again(flight))
+
+    def _give_up(self, flight: Flight, reason: str) -> None:
+        """The request is lost, and with it the rest of its session."""
+        flight.record.outcome, flight.record.reason = Outcome.SHED, reason
+        flight.record.end_us = self._now_us
+        run = flight.run
+        if run is not None:
+            self._at(self._now_us + self._pause_us, lambda: self._session_ended(run))
+
+    @property
+    def _pause_us(self) -> int:
+        """What an agent's client waits after a refusal."""
+        return (self._arm.shedding or Shedding()).agent_retry_us
 
     def _try_again(self, flight: Flight) -> None:
         if self._now_us < self._timeline.window_end_us:
