@@ -13,7 +13,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 
 @pytest.fixture(scope="module")
 def quickstart(repository: Tree) -> list[dict[str, object]]:
-    files = sorted(name for name in repository.files if name.startswith("examples/quickstart/"))
+    files = sorted(name for name in repository.files if re.fullmatch(r"examples/quickstart/\w+\.yaml", name))
     return [document for name in files for document in yaml.safe_load_all(repository.text(name))]
 
 
