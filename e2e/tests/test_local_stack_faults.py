@@ -173,3 +173,20 @@ async def test_removed_pool_and_more_replicas(stack: Stack, client: httpx.AsyncC
         json=SHORT,
     )
     assert answer.headers["x-hlserve-pool"] == "agents"
+
+
+async def test_killed_router_comes_back_at_the_same_address(stack: Stack, client: httpx.AsyncClient) -> None:
+    pid, address = stack.router_pid, stack.base_url
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+    async def _serves() -> bool:
+        try:
+            answer = await client.post(f"{address}/v1/chat/completions", headers=_headers(stack, "coder"), json=SHORT)
+        except httpx.TransportError:
+            return False
+        return answer.status_code == 200
+
+    await eventually(lambda: stack.router_pid != pid, "another router", timeout_seconds=30)
+    await eventually(_serves, "an answer", timeout_seconds=30)
+    assert EventKind.ROUTER_LOST in [event.kind for event in stack.events.recent]

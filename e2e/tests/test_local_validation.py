@@ -297,6 +297,20 @@ def test_doubtful_manifest_gets_a_warning_and_stays_usable(tmp_path: Path, row: 
     _check(tmp_path, row, Severity.WARNING)
 
 
+def test_broken_object_hides_no_other_mistake_and_causes_none(tmp_path: Path) -> None:
+    documents = changed(base(), "chat", "spec.mode", "Fast")
+    documents = changed(documents, "agent", "spec.headerOverride", "Perhaps")
+    documents = changed(documents, "coder-secret", "stringData.key", 7)
+    documents = changed(documents, "chat-app", "spec.allowedClasses", ["nightly", "agent"])
+    problems = validate(write_folder(tmp_path, documents)).problems
+    assert [(problem.place.name, problem.path) for problem in problems] == [
+        ("chat", "spec.mode"),
+        ("agent", "spec.headerOverride"),
+        ("chat-app", "spec.allowedClasses[0]"),
+        ("coder-primary", "stringData.key"),
+    ]
+
+
 def test_both_holders_of_one_key_are_named(tmp_path: Path) -> None:
     problems = validate(write_folder(tmp_path, changed(base(), "coder-secret", "stringData.key", CHAT_KEY))).problems
     assert sorted(problem.place.name for problem in problems) == ["chat-app", "coder"]

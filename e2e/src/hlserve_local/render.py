@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -15,19 +16,7 @@ _BAD = (EventKind.ENGINE_LOST, EventKind.ROUTER_LOST, EventKind.RELOAD_REFUSED)
 
 def tables(view: View, events: Iterable[Event], base_url: str) -> Group:
     """The live view of a terminal."""
-    pools = Table(
-        "Pool",
-        "Mode",
-        "Ready",
-        "Running",
-        "Queued",
-        "tok/s",
-        "KV",
-        "",
-        title=base_url,
-        title_justify="left",
-        expand=True,
-    )
+    pools = _table(base_url, ("Pool", "Mode"), ("Ready", "Running", "Queued", "tok/s", "KV"), "")
     for pool in view.pools:
         pools.add_row(
             pool.name,
@@ -39,9 +28,7 @@ def tables(view: View, events: Iterable[Event], base_url: str) -> Group:
             "–" if pool.token_usage is None else f"{pool.token_usage:.0%}",
             pool.note,
         )
-    classes = Table(
-        "Class", "Intent", "Running", "Queued", "ok", "tok/s", "TTFT p50", "TTFT p95", "not ok", expand=True
-    )
+    classes = _table("", ("Class", "Intent"), ("Running", "Queued", "ok", "tok/s", "TTFT p50", "TTFT p95"), "not ok")
     for item in view.classes:
         classes.add_row(
             item.name,
@@ -66,6 +53,16 @@ def line(view: View) -> str:
 def is_bad(event: Event) -> bool:
     """Whether an event is one to worry about."""
     return event.kind in _BAD
+
+
+def _table(title: str, words: Iterable[str], numbers: Iterable[str], note: str) -> Table:
+    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, expand=True)
+    for name in words:
+        table.add_column(name)
+    for name in numbers:
+        table.add_column(name, justify="right")
+    table.add_column(note, ratio=1)
+    return table
 
 
 def _pool_words(pool: PoolRow) -> str:

@@ -21,6 +21,7 @@ from hlserve_local.engine_option import check_engine_pools
 from hlserve_local.engines import Engine
 from hlserve_local.events import EventKind, EventLog
 from hlserve_local.fleet import Fleet
+from hlserve_local.foreign import foreign_note
 from hlserve_local.planning import Plan, SimulationOptions, make_plan
 from hlserve_local.problems import Problem
 from hlserve_local.processes import Guard, StartError
@@ -205,6 +206,7 @@ class Stack:
         self._parts.append(self._fleet)
         self._exit.push_async_callback(self._fleet.close, CLOSE_GRACE_SECONDS)
         await self._fleet.add_missing(plan.wanted)
+        await self._look_at_foreign()
         table, keyrings = await self._write()
         self._router = RouterProcess(
             guard=self._guard, directory=self._directory, events=self.events, port=self._port, workers=self._workers
@@ -212,6 +214,11 @@ class Stack:
         self._parts.append(self._router)
         self._exit.push_async_callback(self._router.close, CLOSE_GRACE_SECONDS)
         await self._router.start(table, keyrings, self._client)
+
+    async def _look_at_foreign(self) -> None:
+        for pool in self._plan.pools:
+            if (note := await foreign_note(pool, self._client)) is not None:
+                self.events.add(EventKind.NOTE, note)
 
     async def _rewrite(self) -> None:
         await self._write()

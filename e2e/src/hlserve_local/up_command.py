@@ -114,6 +114,8 @@ class _Session:
             self._started = True
             for problem in stack.plan.warnings:
                 click.echo(str(problem), err=True)
+            for event in stack.events.recent:
+                _print_event(event)
             self._introduce()
             async with httpx.AsyncClient(timeout=httpx.Timeout(1.0), trust_env=False) as client:
                 poller = Poller(stack, client)
@@ -123,7 +125,7 @@ class _Session:
 
     def _introduce(self) -> None:
         stack = self._stack
-        click.echo(f"HlServe listens on {stack.base_url} (admin {stack.admin_url}, logs {stack.directory})\n")
+        click.echo(f"\nHlServe listens on {stack.base_url} (admin {stack.admin_url}, logs {stack.directory})\n")
         for pool in stack.plan.pools:
             click.echo(f"pool {pool.name} ({pool.pool.spec.mode}): {pool.settings}")
         for access in stack.accesses:

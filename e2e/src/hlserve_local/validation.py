@@ -14,7 +14,7 @@ from hlserve_local.derive_checks import check_derivation
 from hlserve_local.key_checks import check_keys
 from hlserve_local.manifests import Folder, Kind, Manifest, read_folder
 from hlserve_local.objects import Objects, Placed
-from hlserve_local.problems import Place, Problem, Severity, error, has_errors
+from hlserve_local.problems import Problem, Severity, error, has_errors
 
 R = TypeVar("R", bound=CustomResource)
 
@@ -46,28 +46,30 @@ def validate(path: Path, *, durable_store: bool = False) -> Validation:
 
 
 def check_folder(folder: Folder, *, durable_store: bool, now: datetime) -> Validation:
-    """Check what was read. Checks across objects look only at objects that are valid by themselves. Pure."""
+    """Check what was read. Checks across objects leave out those that are broken by themselves. Pure."""
     problems = [*folder.problems, *_one_namespace(folder.manifests)]
     unique, repeated = _split_repeated(folder.manifests)
     problems += repeated
     validator = Validator()
-    invalid: set[Place] = set()
+    broken: set[tuple[Kind, str]] = set()
     for manifest in unique:
         if manifest.kind is not Kind.SECRET and (found := validator.validate(dict(manifest.body))):
-            invalid.add(manifest.place)
+            broken.add((manifest.kind, manifest.name))
             problems += [error(manifest.place, _sentence(item.message), item.path) for item in found]
-    valid = [manifest for manifest in unique if manifest.place not in invalid]
-    secrets = {item.name: read_secret(item) for item in valid if item.kind is Kind.SECRET}
+    secrets = {item.name: read_secret(item) for item in unique if item.kind is Kind.SECRET}
     problems += [problem for secret in secrets.values() for problem in secret.problems]
+    broken |= {(Kind.SECRET, name) for name, secret in secrets.items() if secret.problems}
+    valid = [manifest for manifest in unique if (manifest.kind, manifest.name) not in broken]
     objects = Objects(
         pools=_typed(valid, ServingPool, validator),
         classes=_typed(valid, WorkloadClass, validator),
         keys=_typed(valid, ClientKey, validator),
         secrets={name: secret.values for name, secret in secrets.items()},
         secret_places={item.name: item.place for item in valid if item.kind is Kind.SECRET},
+        broken=frozenset(broken),
     )
-    if not has_errors(tuple(problems)):
-        # An object that could not be read would be missed by these checks, and blamed on the wrong one.
+    if not folder.problems:
+        # An object that could not be read at all would be missed by these checks, and others blamed for it.
         problems += [
             *check_classes(objects),
             *check_keys(objects, durable_store=durable_store, now=now),
