@@ -1,7 +1,11 @@
 """Request lengths as sizing and derivation need them: means for load, 95th percentiles for memory and deadlines."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
+
+from hlserve_capacity.percentiles import nearest_rank
 
 P95_OF_UNIT_EXPONENTIAL = math.log(20)
 """95th percentile of an exponential distribution in units of its mean (2.996)."""
@@ -59,4 +63,28 @@ def from_p95(input_p95: float, output_p95: float) -> Lengths:
         input_p95=input_p95,
         output_mean=max(1.0, output_p95 / P95_OF_UNIT_EXPONENTIAL),
         output_p95=output_p95,
+    )
+
+
+def from_means(input_mean: float, output_mean: float) -> Lengths:
+    """Lengths of which only the means are known: P95 as if they were exponential, mean · ln 20."""
+    return Lengths(
+        input_mean=input_mean,
+        input_p95=input_mean * P95_OF_UNIT_EXPONENTIAL,
+        output_mean=output_mean,
+        output_p95=output_mean * P95_OF_UNIT_EXPONENTIAL,
+    )
+
+
+def from_samples(input_tokens: Sequence[int], output_tokens: Sequence[int], *, prefix_hit_rate: float = 0.0) -> Lengths:
+    """Lengths as observed. Raises ValueError for an empty sample."""
+    input_p95, output_p95 = nearest_rank(input_tokens, 95), nearest_rank(output_tokens, 95)
+    if input_p95 is None or output_p95 is None:
+        raise ValueError("no lengths were observed: give at least one request")
+    return Lengths(
+        input_mean=fmean(input_tokens),
+        input_p95=input_p95,
+        output_mean=fmean(output_tokens),
+        output_p95=output_p95,
+        prefix_hit_rate=prefix_hit_rate,
     )

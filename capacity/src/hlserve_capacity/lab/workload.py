@@ -1,7 +1,7 @@
 """Loads for the lab: requests with arrival times and lengths, drawn from a generator that the caller passes in."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -87,6 +87,18 @@ def lognormal(median_tokens: float, p99_tokens: float) -> LengthDraw:
 
     def draw(random: RandomSource) -> int:
         return max(1, round(random.lognormvariate(mu, sigma)))
+
+    return draw
+
+
+def empirical(observed_tokens: Sequence[int]) -> LengthDraw:
+    """Any of the observed lengths, each as likely as the others."""
+    if not observed_tokens:
+        raise ValueError("an empirical length needs at least one observation")
+    values = tuple(observed_tokens)
+
+    def draw(random: RandomSource) -> int:
+        return values[random.randint(0, len(values) - 1)]
 
     return draw
 
