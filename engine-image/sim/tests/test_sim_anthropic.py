@@ -67,7 +67,7 @@ async def test_thinking_and_tool_use_come_as_blocks() -> None:
     assert [block.type for block in thought.content] == ["thinking", "text"]
     call = used.content[0]
     assert call.type == "tool_use"
-    assert set(call.input) == {"path"}  # type: ignore[call-overload]
+    assert set(call.input) == {"path"}
     assert used.stop_reason == "tool_use"
 
 

@@ -9,6 +9,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from hlserve_capacity.engine.types import (
@@ -38,7 +39,6 @@ class Observer(Protocol):
     def next_token(self, live: Live, gap_us: int) -> None: ...
     def stepped(self, duration_us: int) -> None: ...
     def ended_one(self, live: Live) -> None: ...
-    def retracted(self, live: Live) -> None: ...
 
 
 class DuplicateRequestError(ValueError):
@@ -84,8 +84,9 @@ class Driver:
         return len(self._live)
 
     def gauges(self) -> EngineGauges:
-        """The engine's state between two steps."""
-        return self._engine.gauges()
+        """The engine's state; what has arrived and the engine has not looked at yet waits too."""
+        gauges = self._engine.gauges()
+        return replace(gauges, queued=gauges.queued + len(self._inbox)) if self._inbox else gauges
 
     def find(self, rid: str) -> Live | None:
         """A request that has not ended."""
@@ -226,7 +227,6 @@ class Driver:
                 self._end(live, event.reason, end_us)
             elif isinstance(event, Retracted):
                 live.retractions += 1
-                self._observer.retracted(live)
 
     def _token(self, live: Live, event: Token, now_us: int) -> None:
         if event.index < live.made:

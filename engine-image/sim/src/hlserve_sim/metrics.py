@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from hlserve_capacity.engine.types import EngineGauges, EngineTotals, FinishReason
@@ -130,12 +130,21 @@ class _EngineCollector(Collector):
         yield realtime
 
 
+class _Registry(CollectorRegistry):
+    """Without the `_created` series, which SGLang's page does not have either."""
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in super().collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
+
+
 class EngineMetrics:
     """Metrics of requests, told by the driver, and of the scheduler, read at each scrape. Times are engine seconds."""
 
     def __init__(self, static: Static) -> None:
         self._static = static
-        self.registry = CollectorRegistry()
+        self.registry = _Registry()
         labels = {"model_name": static.model_name, "engine_type": "unified"}
         if static.priority_labels:
             labels["priority"] = ""

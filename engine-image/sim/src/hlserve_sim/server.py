@@ -75,7 +75,7 @@ class Server:
                 priority_labels=flags.enable_priority_scheduling,
             )
         )
-        self._own = OwnMetrics(self._metrics.registry, setup.config, lambda: engine.totals.stage_flips)
+        self._own = OwnMetrics(self._metrics.registry, setup.config, lambda: engine.totals)
         self.driver = Driver(engine, Clock(flags.time_scale), self, self._broken)
         self._throughput = Throughput(self.driver, self.driver.clock.now_us)
         self._metrics.watch(self.driver, self._throughput)
@@ -170,10 +170,6 @@ class Server:
     def stepped(self, duration_us: int) -> None:
         """Observer."""
         self._own.step(duration_us)
-
-    def retracted(self, live: Live) -> None:
-        """Observer."""
-        self._own.retracted()
 
     def ended_one(self, live: Live) -> None:
         """Observer."""

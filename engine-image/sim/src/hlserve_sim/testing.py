@@ -4,9 +4,10 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from time import monotonic
 
 from hlserve_capacity.engine.scheduler import Scheduler
 from hlserve_capacity.engine.types import EngineRequest, Finished, Refused, Token
@@ -46,6 +47,19 @@ async def running(*arguments: str) -> AsyncIterator[Running]:
         http.should_exit = http.force_exit = True
         await serving
         server.driver.close()
+
+
+POLL_SECONDS = 0.005
+
+
+async def until(condition: Callable[[], Awaitable[bool]], within_seconds: float = 5.0) -> float:
+    """Ask over HTTP until `condition` holds; how many seconds that took. Raises TimeoutError."""
+    started = monotonic()
+    while monotonic() - started < within_seconds:
+        if await condition():
+            return monotonic() - started
+        await asyncio.sleep(POLL_SECONDS)
+    raise TimeoutError(f"not so within {within_seconds:g} s")
 
 
 @dataclass(slots=True)
