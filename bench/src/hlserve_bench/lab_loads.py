@@ -58,7 +58,7 @@ class ClosedLoad:
 
     @property
     def label(self) -> str:
-        return f"{self.clients} clients"
+        return f"N={self.clients}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,9 @@ def table(rows: Sequence[LabRow], *, ttft_ms: float, tpot_ms: float, stall_ms: f
     result = Table(
         title="Batching lab (simulated)",
         box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+        padding=0,
+        collapse_padding=True,
+        pad_edge=False,
         caption_justify="left",
         caption=(
             f"Means over seeds; latencies in ms, long ones in s (nearest-rank percentiles). Goodput: share of all arrivals with "
@@ -100,8 +102,8 @@ def table(rows: Sequence[LabRow], *, ttft_ms: float, tpot_ms: float, stall_ms: f
     for heading in (
         "B",
         "tok/s",
-        "useful",
-        "good-\nput",
+        "useful\n%",
+        "good-\nput %",
         "TTFT\np50",
         "TTFT\np95",
         "TPOT\np95",
@@ -117,8 +119,8 @@ def table(rows: Sequence[LabRow], *, ttft_ms: float, tpot_ms: float, stall_ms: f
             entry.load,
             str(entry.max_batch),
             f"{entry.tokens_per_second.mean:.0f}",
-            f"{entry.useful_share.mean:.3f}",
-            f"{entry.goodput_share.mean:.3f}",
+            f"{100 * entry.useful_share.mean:.1f}",
+            f"{100 * entry.goodput_share.mean:.1f}",
             _latency(entry.ttft_p50_ms),
             _latency(entry.ttft_p95_ms),
             _latency(entry.tpot_p95_ms),
@@ -146,6 +148,7 @@ def _observed(values: Sequence[float | None]) -> Spread | None:
 def _latency(spread: Spread | None) -> str:
     if spread is None:
         return "–"
-    if spread.mean >= 10_000:
-        return f"{spread.mean / 1000:.1f}s"
-    return f"{spread.mean:.0f}" if spread.mean >= 1000 else f"{spread.mean:.1f}"
+    if spread.mean >= 1000:
+        seconds = spread.mean / 1000
+        return f"{seconds:.1f}s" if seconds < 100 else f"{seconds:.0f}s"
+    return f"{spread.mean:.1f}"

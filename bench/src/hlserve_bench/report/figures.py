@@ -97,12 +97,14 @@ def throughput_figure(report: Report) -> str:
 def _cdf(axes: Axes, curves: Iterable[Percentiles | None], names: Sequence[str], bound_ms: float | None) -> None:
     lows: list[float] = []
     highs: list[float] = []
+    drawn = False
     for curve, name, (colour, dashes) in zip(curves, names, _STYLES, strict=True):
         if curve is None:
             continue
         label = f"{name} (lower bound)" if curve.lower_bounds else name
         seconds = [max(value, 0.1) / 1000 for value in curve.quantiles]
         axes.plot(seconds, range(1, 101), color=colour, linestyle=dashes, label=label)
+        drawn = True
         lows.append(seconds[0])
         highs.append(seconds[-1])
     axes.set_xscale("log")
@@ -117,7 +119,7 @@ def _cdf(axes: Axes, curves: Iterable[Percentiles | None], names: Sequence[str],
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_ylim(0, 101)
     axes.set_ylabel("% of requests")
-    if lows:
+    if drawn:
         axes.legend(loc="lower right", fontsize=8)
 
 
