@@ -211,6 +211,7 @@ class Admission:
         if full or heavy:
             if self._fits_now(lane, entry):
                 return
+            entry.waiter = None
             raise Refusal(
                 Reason.QUEUE_FULL,
                 f"The queue of class {lane.route.name!r} is full ({depth.count} requests wait): try again later.",

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from hlserve_api.answers import Outcome
 from hlserve_router import report
 from hlserve_router.answers import answer
-from hlserve_router.asgi import AsgiFace, BodyRules
+from hlserve_router.asgi import AsgiFace, RequestRules
 from hlserve_router.classify import classify
 from hlserve_router.errors import Refusal
 from hlserve_router.head import read_head, the_key
@@ -52,7 +52,11 @@ class Router:
         clocks = Clocks(time.monotonic, time.time)
         self.proxy = Proxy(clocks, Random(secrets.randbits(64)), share=1 / settings.workers)
         self.client = UpstreamClient(settings.connect_timeout_seconds)
-        self.face = AsgiFace(self.proxy, self.client, BodyRules(settings.body_max_bytes, settings.body_timeout_seconds))
+        self.face = AsgiFace(
+            self.proxy,
+            self.client,
+            RequestRules(settings.body_max_bytes, settings.header_max_bytes, settings.body_timeout_seconds),
+        )
         self.tables = Tables(self.proxy, settings.table, settings.keyrings)
         self.proxy.metrics.gauges = self.gauges
         self.registry = CollectorRegistry(auto_describe=False)
@@ -96,8 +100,7 @@ class Router:
             await asyncio.sleep(self.settings.tick_seconds)
             now = self.proxy.now()
             self.proxy.admission.sweep(now)
-            for relay in tuple(self.face.relays):
-                relay.tick(now)
+            self.face.tick(now)
             self.proxy.pools.sessions.sweep(now)
             self.client.sweep()
 

@@ -28,10 +28,11 @@ LOW_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class BodyRules:
-    """Bounds of request bodies."""
+class RequestRules:
+    """Bounds of requests."""
 
     max_bytes: int = 64 * 1024 * 1024
+    max_header_bytes: int = 64 * 1024
     timeout_seconds: float = 60.0
 
 
@@ -123,7 +124,7 @@ class AsgiFace:
 
     proxy: Proxy
     client: UpstreamClient
-    rules: BodyRules = BodyRules()
+    rules: RequestRules = RequestRules()
     relays: set[Relay] = field(default_factory=set)
     """Requests in progress."""
 
@@ -132,6 +133,7 @@ class AsgiFace:
         method, path = scope["method"], scope["path"]
         headers = list(scope["headers"])
         try:
+            self._check_headers(headers)
             route, response_id, method = match(method, path)
             exchange = self.proxy.open(route, headers)
             if response_id is None:
@@ -143,6 +145,25 @@ class AsgiFace:
         if response_id is not None:
             exchange.path = path.rstrip("/")
         await self._serve(exchange, response_id, headers, receive, send)
+
+    def tick(self, now: float) -> None:
+        """Checks the deadlines of all requests in progress."""
+        for relay in tuple(self.relays):
+            try:
+                relay.tick(now)
+            except Exception as error:  # the boundary of a request, as below
+                self._fault(relay, error)
+
+    def _fault(self, relay: Relay, error: Exception) -> None:
+        fields = {"rid": relay.exchange.rid}
+        logging.getLogger("hlserve_router").error("request failed", exc_info=error, extra={"fields": fields})
+        self.proxy.metrics.count("hlserve_router_internal_errors_total")
+        relay.broken()
+
+    def _check_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
+        limit = self.rules.max_header_bytes
+        if sum(len(name) + len(value) for name, value in headers) > limit:
+            raise Refusal(Reason.HEADERS_TOO_LARGE, f"The headers are larger than the {limit} bytes that are served.")
 
     async def _serve(
         self,
@@ -170,10 +191,8 @@ class AsgiFace:
             await _send_answer(send, made, exchange.head.request_id, close=True)
         except (ClientGoneError, asyncio.CancelledError):
             relay.client_gone()
-        except Exception:  # the boundary of a request: whatever is wrong in here must not take others along
-            logging.getLogger("hlserve_router").exception("request failed")
-            self.proxy.metrics.count("hlserve_router_internal_errors_total")
-            relay.broken()
+        except Exception as error:  # the boundary of a request: whatever is wrong in here must not take others along
+            self._fault(relay, error)
             if not down.cut_short:
                 await down.pump(send)
         finally:

@@ -97,7 +97,7 @@ class Limits:
             return False
         account = self._account(key.client)
         self._roll(account, key.budget.period, wall)
-        return account.period_tokens >= self._scaled(key.budget.tokens)
+        return account.period_tokens >= key.budget.tokens * self._share
 
     def reserve(self, key: KeyEntry, route: ClassRoute, tokens: int, now: float, wall: datetime) -> Reservation:
         """Takes one request of about `tokens` tokens into the client's account, or raises Refusal (429)."""
@@ -127,7 +127,8 @@ class Limits:
                     f"This key is limited to {limits.tokens_per_minute} tokens a minute: slow down.",
                     retry_after_seconds=account.tokens.seconds_until(tokens, cap),
                 )
-        if key.budget is not None and key.budget.on_exhausted is OnExhausted.REJECT and self.exhausted(key, wall):
+        spent = self.exhausted(key, wall)  # also opens the account's period
+        if spent and key.budget is not None and key.budget.on_exhausted is OnExhausted.REJECT:
             raise Refusal(
                 Reason.BUDGET_EXHAUSTED,
                 f"This key has used its {key.budget.tokens} tokens of the {key.budget.period.value.lower()} (UTC).",

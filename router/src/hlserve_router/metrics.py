@@ -85,6 +85,10 @@ class Metrics:
         """A counter's value now (0 if it never counted)."""
         return self._counters.get(name, {}).get(labels, 0.0)
 
+    def series(self, name: str) -> dict[Labels, float]:
+        """A counter's series."""
+        return dict(self._counters.get(name, {}))
+
     def total(self, name: str) -> float:
         """A counter's value over all labels."""
         return sum(self._counters.get(name, {}).values())

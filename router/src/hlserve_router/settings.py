@@ -33,6 +33,7 @@ class Settings(BaseSettings):
     probe_seconds: float = Field(default=1.0, gt=0, description="How often each engine is probed and scraped.")
     tick_seconds: float = Field(default=0.1, gt=0, description="How often deadlines of requests are checked.")
     body_max_bytes: int = Field(default=64 * 1024 * 1024, gt=0, description="Largest request body.")
+    header_max_bytes: int = Field(default=64 * 1024, gt=0, description="Largest sum of a request's header bytes.")
     body_timeout_seconds: float = Field(default=60.0, gt=0, description="Longest time for a body to arrive.")
     connect_timeout_seconds: float = Field(default=2.0, gt=0, description="Longest time to connect to an engine.")
     drain_seconds: float = Field(default=600.0, ge=0, description="How long streams may go on after SIGTERM.")

@@ -5,6 +5,8 @@ It speaks just enough HTTP/1.1 by hand, so that it can also speak it wrongly.
 
 import asyncio
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -76,6 +78,8 @@ class Session:
     def reset(self) -> None:
         """Drops the connection with a TCP reset."""
         self.keep_alive = False
+        linger_none = struct.pack("ii", 1, 0)
+        self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_none)
         self.writer.transport.abort()
 
     def close(self) -> None:
