@@ -113,6 +113,18 @@ async def test_ctrl_c_ends_everything_with_exit_status_0(folder: Path) -> None:
         await _ended(running)
 
 
+async def test_ctrl_c_while_it_starts_ends_everything_too(folder: Path) -> None:
+    mark = uuid.uuid4().hex
+    process = await _start(mark, "-f", str(folder), "--port", "0")
+    await eventually(lambda: len(_marked(mark)) >= 3, "the command, the guard and an engine that starts", 30)
+    process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(15):
+        _, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
+    assert errors.decode().rstrip().endswith("Stopped before it was ready.")
+    await eventually(lambda: not _marked(mark), "the end of all children")
+
+
 async def test_a_second_signal_does_not_wait_for_streams(folder: Path) -> None:
     async with _up(folder) as running, httpx.AsyncClient(timeout=30, trust_env=False) as client:
         key = base()["chat-secret"]["stringData"]["key"]

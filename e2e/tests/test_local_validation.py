@@ -169,7 +169,7 @@ ERRORS = {
         "ClientKey",
         "coder",
         "spec.budget",
-        "a budget needs a store that outlives the process",
+        "a budget needs a limits store that outlives the process",
     ),
     "shares of more than all": Row(
         lambda documents: changed(

@@ -58,13 +58,17 @@ class Fleet:
     async def add_missing(self, wanted: Iterable[Wanted]) -> None:
         """Start the engines that `wanted` has and we have not. Raises StartError; then none of the new ones is left."""
         fresh = [engine for item in wanted for engine in self._missing(item)]
-        results = await asyncio.gather(
-            *(engine.start(self._guard, self._logs, self._environment) for engine in fresh), return_exceptions=True
-        )
-        failures = [result for result in results if isinstance(result, BaseException)]
-        if failures:
+        try:
+            results = await asyncio.gather(
+                *(engine.start(self._guard, self._logs, self._environment) for engine in fresh), return_exceptions=True
+            )
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+        except BaseException:
+            # Also when we are cancelled: nobody else knows of these processes yet.
             await asyncio.gather(*(engine.stop() for engine in fresh))
-            raise failures[0]
+            raise
         for engine in fresh:
             self._engines.append(engine)
             self._spawn(self._keep_alive(engine))

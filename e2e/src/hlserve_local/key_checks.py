@@ -11,8 +11,8 @@ from hlserve_local.objects import Objects, Placed
 from hlserve_local.problems import Place, Problem, error, warning
 
 BUDGET_SENTENCE = (
-    "a budget needs a store that outlives the process: start with --limits-store sqlite:PATH (one machine) or "
-    "--limits-store valkey://HOST:PORT, or remove the budget."
+    "a budget needs a limits store that outlives the process (valkey://HOST:PORT or sqlite:PATH), and here limits are kept in memory: "
+    "remove the budget."
 )
 
 

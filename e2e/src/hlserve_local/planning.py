@@ -1,11 +1,12 @@
-"""From valid objects to what shall run: flags and replicas of each pool, and which key opens what. Pure but for new keys."""
+"""From valid objects to what shall run: flags and replicas of each pool, and which key opens what. Pure but for new keys and the time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from hlserve_api.v1alpha1 import ServingPool
-from hlserve_api.v1alpha1.client_key import KeyEncoding
+from hlserve_api.v1alpha1.client_key import Credential, KeyEncoding
 from hlserve_capacity.derive import DerivedPool, derive, engine_args
 from hlserve_local.engines import EngineSpec
 from hlserve_local.fleet import Wanted
@@ -104,7 +105,7 @@ def make_plan(
     fresh = _generated_keys(objects, generated)
     values = {**fresh, **objects.secret_values}
     pools = tuple(_plan_pool(placed.value, foreign.get(placed.value.name, ()), simulation) for placed in objects.pools)
-    return Plan(objects, validation.warnings, pools, _accesses(objects, values), values, fresh)
+    return Plan(objects, validation.warnings, pools, _accesses(objects, values, datetime.now(UTC)), values, fresh)
 
 
 def _plan_pool(pool: ServingPool, foreign: tuple[str, ...], simulation: SimulationOptions) -> PoolPlan:
@@ -143,12 +144,12 @@ def _generated_keys(objects: Objects, generated: Mapping[tuple[str, str], str]) 
     return fresh
 
 
-def _accesses(objects: Objects, values: Mapping[tuple[str, str], str]) -> tuple[Access, ...]:
+def _accesses(objects: Objects, values: Mapping[tuple[str, str], str], now: datetime) -> tuple[Access, ...]:
     classes = {placed.value.name: placed.value for placed in objects.classes}
     accesses: list[Access] = []
     for placed in objects.keys:
         spec = placed.value.spec
-        plain = [item for item in spec.credentials if item.encoding is KeyEncoding.PLAIN]
+        plain = [item for item in spec.credentials if item.encoding is KeyEncoding.PLAIN and _valid_at(item, now)]
         item = classes[spec.workload_class_ref.name]
         pools = [pool.value for target in item.spec.targets for pool in objects.pools_of(target)]
         models = [pool.spec.model.name for pool in pools if not spec.models or pool.spec.model.name in spec.models]
@@ -157,6 +158,11 @@ def _accesses(objects: Objects, values: Mapping[tuple[str, str], str]) -> tuple[
             names = tuple(dict.fromkeys(pool.name for pool in pools))
             accesses.append(Access(placed.value.name, key, item.name, names, models[0]))
     return tuple(accesses)
+
+
+def _valid_at(credential: Credential, now: datetime) -> bool:
+    started = credential.not_before is None or credential.not_before <= now
+    return started and (credential.not_after is None or now < credential.not_after)
 
 
 def _plural(word: str) -> str:
