@@ -22,7 +22,7 @@ FLAGS = {
 }
 Sent = tuple[float, str, list[int], int]
 """When (seconds), id, prompt, reply tokens."""
-REQUESTS = 30
+REQUESTS = 20
 MEAN_GAP_SECONDS = 0.2
 
 

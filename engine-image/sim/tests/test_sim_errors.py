@@ -93,7 +93,7 @@ WHOLE: list[tuple[str, str, Mapping[str, object], int, Mapping[str, object]]] = 
         "/v1/completions",
         {"model": MODEL, "prompt": [1, -2]},
         400,
-        flat("prompt: token ids must be at least 0 and below 2^63", "Bad Request", "prompt"),
+        flat("prompt: token ids must be at least 0", "Bad Request", "prompt"),
     ),
     (
         "a message without max_tokens",

@@ -90,3 +90,10 @@ def test_the_pool_follows_the_memory_fraction_and_its_floor() -> None:
 def test_header_overrides_follow_sglangs_variable(value: str, expected: bool) -> None:
     assert parse([], {"SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES": value}).header_overrides is expected
     assert parse([], {}).header_overrides
+
+
+def test_common_flags_that_change_nothing_here_are_taken_and_named() -> None:
+    flags = parse(["--trust-remote-code", "--tool-call-parser", "qwen25", "--dtype=bfloat16", "--seed", "3"])
+    assert flags.ignored == ("--trust-remote-code", "--tool-call-parser", "--dtype")
+    assert flags.seed == 3
+    assert parse([]).ignored == ()

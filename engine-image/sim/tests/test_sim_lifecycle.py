@@ -2,6 +2,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import httpx
 import pytest
@@ -174,6 +175,19 @@ async def test_on_sigterm_new_work_is_refused_running_work_finishes_and_the_exit
     assert int(refused.headers["retry-after"]) >= 1
     assert len(rest) == 150
     assert rest[-1] == "data: [DONE]"
+
+
+async def test_the_final_state_is_written_when_the_process_ends(http: httpx.AsyncClient, tmp_path: Path) -> None:
+    kept = tmp_path / "state.json"
+    async with spawned("--state-file", str(kept), "--time-scale", "20") as engine:
+        await http.post(
+            engine.url + "/v1/completions", json={"model": MODEL, "prompt": "x", "max_tokens": 3, "rid": "one"}
+        )
+        engine.terminate()
+        assert await engine.process.wait() == 0
+    state = json.loads(kept.read_text())
+    assert [(record["rid"], record["output_tokens"]) for record in state["requests"]] == [("one", 3)]
+    assert state["phase"] == "ending"
 
 
 async def test_a_second_sigterm_ends_at_once(http: httpx.AsyncClient) -> None:

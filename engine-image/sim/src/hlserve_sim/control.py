@@ -105,6 +105,7 @@ class Control:
                     "model_shape": server.setup.cost.shape.name,
                     "throughput_mode": config.throughput_mode,
                     "caps": caps_as_dict(server.setup.caps),
+                    "flags_without_effect": server.flags.ignored,
                     "draining": server.phase is not Phase.SERVING,
                     "retractions": totals.retractions,
                 },

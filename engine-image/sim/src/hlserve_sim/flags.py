@@ -4,6 +4,7 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NoReturn
 
 from hlserve_capacity.engine.types import SchedulePolicy
@@ -12,6 +13,37 @@ HEADER_OVERRIDES_VARIABLE = "SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES"
 PRIORITY_POLICIES = ("fcfs",)
 POLICIES = tuple(policy.value for policy in SchedulePolicy)
 HUMAN_LESS_POLICY = SchedulePolicy.LPM
+
+
+WITHOUT_EFFECT: Mapping[str, bool] = MappingProxyType(
+    {
+        "--attention-backend": True,
+        "--chat-template": True,
+        "--cuda-graph-max-bs": True,
+        "--disable-cuda-graph": False,
+        "--disable-overlap-schedule": False,
+        "--download-dir": True,
+        "--dtype": True,
+        "--kv-cache-dtype": True,
+        "--load-format": True,
+        "--log-level": True,
+        "--log-level-http": True,
+        "--log-requests": False,
+        "--quantization": True,
+        "--random-seed": True,
+        "--reasoning-parser": True,
+        "--revision": True,
+        "--sampling-backend": True,
+        "--schedule-conservativeness": True,
+        "--skip-server-warmup": False,
+        "--tokenizer-path": True,
+        "--tool-call-parser": True,
+        "--trust-remote-code": False,
+        "--watchdog-timeout": True,
+    }
+)
+"""SGLang flags of common launch lines that change nothing here, and whether they take a value. Taken, so that one manifest
+serves both; `/server_info` lists those that were given."""
 
 
 class FlagError(ValueError):
@@ -60,6 +92,8 @@ class Flags:
     time_scale: float
     seed: int
     state_file: str | None
+    ignored: tuple[str, ...]
+    """Flags that were given and have no effect in a simulation."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -71,6 +105,13 @@ class _Parser(argparse.ArgumentParser):
                 "memory or the HTTP surface; leave it out or see --help for the list"
             )
         raise FlagError(message)
+
+
+class _Ignored(argparse.Action):
+    def __call__(
+        self, parser: object, namespace: argparse.Namespace, values: object, option: str | None = None
+    ) -> None:
+        namespace.ignored = [*namespace.ignored, option]
 
 
 def _positive(text: str) -> int:
@@ -149,6 +190,9 @@ def build_parser() -> argparse.ArgumentParser:
     flag("--enable-throughput-mode", action="store_true", help="HlServe's human-less mode")
     flag("--enable-two-stage-mixing", action="store_true", help="stop prefill while KV is scarce, with hysteresis")
     flag("--disable-radix-cache", action="store_true")
+    for name, takes_value in WITHOUT_EFFECT.items():
+        parser.add_argument(name, action=_Ignored, nargs=None if takes_value else 0, help=argparse.SUPPRESS)
+    parser.set_defaults(ignored=[])
     own = parser.add_argument_group("simulation")
     own.add_argument(
         "--time-scale", type=_above_zero, default=1.0, help="engine seconds per second: 10 runs ten times faster"
@@ -234,4 +278,5 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         time_scale=given.time_scale,
         seed=given.seed,
         state_file=given.state_file,
+        ignored=tuple(given.ignored),
     )

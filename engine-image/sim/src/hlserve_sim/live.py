@@ -1,7 +1,6 @@
 """One request on its way through the engine, as the server sees it."""
 
 import asyncio
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -36,7 +35,7 @@ class Live:
         """The same request in the engine's terms."""
         return EngineRequest(
             rid=self.rid,
-            prompt=array("q", self.prompt),
+            prompt=self.prompt,
             output_tokens=len(self.reply.token_ids),
             priority=self.priority,
             reply=self.reply.token_ids,

@@ -1,9 +1,10 @@
 """A request as all APIs understand it, once its body is read."""
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Self
+from typing import Self, cast
 
 from hlserve_sim import errors
 from hlserve_sim.errors import ApiError
@@ -74,16 +75,17 @@ class Reader:
         """Tokens and digest of words. The digest is of the words, not of ids: another replica gives the same reply."""
         return self.vocabulary.encode_words(words), self._digest(" ".join(words).encode("utf-8", "surrogatepass"))
 
-    def ids_prompt(self, ids: Sequence[object], name: str) -> tuple[list[int], int]:
+    def ids_prompt(self, ids: Sequence[object], name: str) -> tuple[Sequence[int], int]:
         """Tokens and digest of token ids. Raises ApiError if one is no token id."""
-        if not all(type(token) is int for token in ids):
-            raise ApiError(f"{name}: token ids must be integers", kind="Bad Request", param=name)
-        tokens: list[int] = list(ids)  # type: ignore[arg-type]
-        if tokens and (min(tokens) < 0 or max(tokens) >= 1 << 63):
-            raise ApiError(f"{name}: token ids must be at least 0 and below 2^63", kind="Bad Request", param=name)
-        return tokens, self._digest(",".join(map(str, tokens)).encode())
+        try:
+            tokens: array[int] = array("q", cast(Sequence[int], ids))
+        except (TypeError, OverflowError) as error:
+            raise ApiError(f"{name}: token ids must be integers below 2^63", kind="Bad Request", param=name) from error
+        if min(tokens, default=0) < 0:
+            raise ApiError(f"{name}: token ids must be at least 0", kind="Bad Request", param=name)
+        return tokens, self._digest(tokens.tobytes())
 
-    def any_prompt(self, value: object, name: str) -> tuple[list[int], int]:
+    def any_prompt(self, value: object, name: str) -> tuple[Sequence[int], int]:
         """Tokens and digest of a text or of a list of token ids, of which a batch of one is also taken."""
         if isinstance(value, list) and len(value) == 1 and isinstance(value[0], (str, list)):
             value = value[0]

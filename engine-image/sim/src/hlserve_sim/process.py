@@ -108,6 +108,8 @@ async def serve(flags: Flags) -> dict[str, object]:
     await asyncio.wait({serving, quiet, server.failed}, return_when=asyncio.FIRST_COMPLETED)
     quiet.cancel()
     http.should_exit = True
+    # Behind a broken engine no answer would ever end.
+    http.force_exit = http.force_exit or server.failed.done()
     with suppress(asyncio.CancelledError):
         await serving
     server.driver.close()
