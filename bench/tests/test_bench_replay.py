@@ -131,4 +131,4 @@ def test_unique_tokens_have_the_length_asked_for() -> None:
 )
 def test_rules_that_cannot_be_kept_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must be"):
-        replace(RULES, **wrong)  # type: ignore[arg-type]
+        replace(RULES, **wrong)

@@ -48,6 +48,8 @@ async def stream_chat(
         seen.retry_after_seconds = _retry_after(error.response.headers)
         _fail(seen, str(error.message), clock)
     except openai.APIError as error:
+        # A stream that the router or the engine ended with an error event.
+        seen.reason = seen.reason or error.code or type(error).__name__
         _fail(seen, f"{type(error).__name__}: {error}", clock)
 
 

@@ -35,10 +35,9 @@ async def run_load(plan: LoadPlan, workload: Workload, on_progress: Callable[[Pr
     deadline = plan.spec.duration_seconds + plan.drain_seconds
     async with make_client(plan.base_url, plan.chat_key) as chat, make_client(plan.base_url, plan.agent_key) as agents:
         chat_task = asyncio.create_task(run_chat(chat, plan.model, workload.chat, seen, clock))
-        others = [
-            asyncio.create_task(run_agents(agents, plan.model, workload, seen, clock)),
-            asyncio.create_task(_report(seen, clock, plan.progress_seconds, on_progress)),
-        ]
+        others = [asyncio.create_task(_report(seen, clock, plan.progress_seconds, on_progress))]
+        if workload.spec.agent_sessions:
+            others.append(asyncio.create_task(run_agents(agents, plan.model, workload, seen, clock)))
         pause = asyncio.create_task(asyncio.sleep(plan.spec.duration_seconds))
         try:
             # Without chat the run still lasts its time. A loop that ends early has failed.

@@ -22,6 +22,8 @@ class Bounds:
     """Exclusive bound on both ratios of a single run."""
     seed_ratio: float = 1.5
     """Inclusive bound at every seed of a virtual run."""
+    client_lag_p95_ms: float = 250.0
+    """Beyond this the machine, not the engines, is what was measured."""
 
 
 def check_arms(arms: Arms, comparison: Comparison, chat_pool: str, agent_pool: str, bounds: Bounds) -> list[Check]:
@@ -29,6 +31,7 @@ def check_arms(arms: Arms, comparison: Comparison, chat_pool: str, agent_pool: s
     blind, ours = arms.class_blind.classes, arms.hlserve.classes
     return [
         *_not_empty(arms),
+        *_on_time(arms, bounds),
         _placed("chat_placed", "chat", ours.interactive, chat_pool),
         _placed("agents_placed", "agent", ours.agent, agent_pool),
         Check(
@@ -87,6 +90,21 @@ def _not_empty(arms: Arms) -> list[Check]:
             )
         )
     return checks
+
+
+def _on_time(arms: Arms, bounds: Bounds) -> list[Check]:
+    """Whether the client kept its schedule; nothing to say in virtual time."""
+    lags = [arm.client_lag_ms.p95 for arm in (arms.class_blind, arms.hlserve) if arm.client_lag_ms is not None]
+    if not lags:
+        return []
+    return [
+        Check(
+            name="client_on_time",
+            passed=max(lags) <= bounds.client_lag_p95_ms,
+            sentence=f"The client sent 95 % of its requests within {max(lags):.0f} ms of their time; above "
+            f"{bounds.client_lag_p95_ms:.0f} ms the machine is too busy to judge: close other programs and run again.",
+        )
+    ]
 
 
 def _mostly_failed(arm: ArmReport) -> bool:

@@ -6,28 +6,20 @@ The arms differ in hue and in line style, so the plots read without colour as we
 import io
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from hlserve_bench.report.model import ArmReport, ClassReport, Percentiles, Report
 
 # Stand-ins that `_to_page_colours` turns into the page's own variables.
 _INK, _GRID, _BLIND, _OURS, _SHADE = "#010203", "#010204", "#010205", "#010206", "#010207"
 _VARIABLES = {_INK: "--ink", _GRID: "--grid", _BLIND: "--blind", _OURS: "--ours", _SHADE: "--shade"}
-_STYLES = ((_BLIND, "dashed"), (_OURS, "solid"))
-_SECOND_TICKS = (
-    (0.001, "1 ms"),
-    (0.01, "10 ms"),
-    (0.1, "0.1 s"),
-    (1, "1 s"),
-    (10, "10 s"),
-    (100, "100 s"),
-    (1000, "1000 s"),
-)
+_STYLES: tuple[tuple[str, Literal["dashed", "solid"]], ...] = ((_BLIND, "dashed"), (_OURS, "solid"))
 
 _RC: Any = {
     "svg.fonttype": "none",
@@ -68,7 +60,8 @@ def latency_figure(report: Report, which: str) -> str:
         figure = Figure(figsize=(9.6, 2.9), layout="constrained")
         for axes, (title, curves, bound) in zip(_row(figure, 3), panels, strict=True):
             axes.set_title(title)
-            _cdf(axes, curves, names, bound)
+            _cdf(axes, curves, bound)
+        _legend(figure, names)
         return _svg(figure, f"latency-{which}")
 
 
@@ -86,45 +79,60 @@ def throughput_figure(report: Report) -> str:
             for arm, (colour, dashes) in zip(arms, _STYLES, strict=True):
                 values = arm.series.agent if which == "agent" else arm.series.interactive
                 times = [(index + 0.5) * arm.series.bin_seconds for index in range(len(values))]
-                axes.plot(times, values, color=colour, linestyle=dashes, label=arm.name)
+                axes.plot(times, values, color=colour, linestyle=dashes)
             axes.set_xlim(0, end)
             axes.set_ylim(bottom=0)
             axes.set_xlabel("seconds since the start (shaded: measured)")
-        figure.axes[0].legend(loc="upper left", fontsize=9)
+        _legend(figure, [arm.name for arm in arms])
         return _svg(figure, "throughput")
 
 
-def _cdf(axes: Axes, curves: Iterable[Percentiles | None], names: Sequence[str], bound_ms: float | None) -> None:
-    lows: list[float] = []
-    highs: list[float] = []
-    drawn = False
-    for curve, name, (colour, dashes) in zip(curves, names, _STYLES, strict=True):
+def _cdf(axes: Axes, curves: Iterable[Percentiles | None], bound_ms: float | None) -> None:
+    edges: list[float] = []
+    for curve, (colour, dashes) in zip(curves, _STYLES, strict=True):
         if curve is None:
             continue
-        label = f"{name} (lower bound)" if curve.lower_bounds else name
         seconds = [max(value, 0.1) / 1000 for value in curve.quantiles]
-        axes.plot(seconds, range(1, 101), color=colour, linestyle=dashes, label=label)
-        drawn = True
-        lows.append(seconds[0])
-        highs.append(seconds[-1])
-    axes.set_xscale("log")
+        axes.plot(seconds, range(1, 101), color=colour, linestyle=dashes)
+        edges += [seconds[0], seconds[-1]]
+        if curve.lower_bounds:
+            axes.annotate(
+                "at least", (seconds[49], 50), xytext=(-6, 0), textcoords="offset points", fontsize=8.5, ha="right"
+            )
     if bound_ms is not None:
-        axes.axvline(bound_ms / 1000, color=_INK, linewidth=1, linestyle="dotted")
-        axes.annotate("SLO", (bound_ms / 1000, 2), xytext=(3, 0), textcoords="offset points", fontsize=8.5)
-        lows.append(bound_ms / 1000)
-        highs.append(bound_ms / 1000)
-    if lows:
-        axes.set_xlim(min(lows) * 0.8, max(highs) * 1.25)
+        bound = bound_ms / 1000
+        axes.axvline(bound, color=_INK, linewidth=1, linestyle="dotted")
+        axes.annotate("SLO", (bound, 100), xytext=(4, -4), textcoords="offset points", fontsize=8.5, va="top")
+        edges.append(bound)
+    if edges:
+        _scale(axes, min(edges) * 0.8, max(edges) * 1.25)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _seconds(value)))
-    axes.xaxis.set_minor_locator(NullLocator())
     axes.set_ylim(0, 101)
     axes.set_ylabel("% of requests")
-    if drawn:
-        axes.legend(loc="lower right", fontsize=8)
+
+
+def _scale(axes: Axes, low: float, high: float) -> None:
+    """Linear within a decade, where a logarithmic axis would have too few ticks or too many; else logarithmic."""
+    if high / low < 10:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+    else:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > 200 else (1.0, 3.0)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlim(low, high)
+
+
+def _legend(figure: Figure, names: Sequence[str]) -> None:
+    """One legend for the whole figure, above it, where it hides no line."""
+    lines = [
+        Line2D([], [], color=colour, linestyle=dashes, label=name)
+        for name, (colour, dashes) in zip(names, _STYLES, strict=True)
+    ]
+    figure.legend(handles=lines, loc="outside upper right", ncols=2, fontsize=9.5)
 
 
 def _seconds(value: float) -> str:
-    return next((text for tick, text in _SECOND_TICKS if abs(value / tick - 1) < 1e-6), f"{value:g} s")
+    return f"{value * 1000:g} ms" if value < 0.0995 else f"{value:g} s"
 
 
 def _row(figure: Figure, panels: int) -> list[Axes]:

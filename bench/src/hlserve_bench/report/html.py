@@ -37,6 +37,7 @@ def render_html(report: Report) -> str:
     blind, ours = report.arms.class_blind, report.arms.hlserve
     return environment.get_template("report.html.j2").render(
         report=report,
+        headline=_headline(report),
         manifest=report.manifest,
         blind=blind,
         ours=ours,
@@ -87,9 +88,16 @@ def _share(value: float | None) -> str:
     return MISSING if value is None else percent(value)
 
 
+def _headline(report: Report) -> str:
+    """A claim only if the checks allow it."""
+    if all(check.passed for check in report.checks):
+        return f"Chat keeps its SLO, and agents get more done, on the same {report.manifest.device}"
+    return "This run does not show what it should: see the checks"
+
+
 def _tiles(report: Report) -> list[Tile]:
     blind, ours = report.arms.class_blind.classes, report.arms.hlserve.classes
-    slo = f"TTFT ≤ {milliseconds(report.slo.ttft_ms)}, TPOT ≤ {milliseconds(report.slo.tpot_ms)}"
+    slo = f"TTFT ≤ {report.slo.ttft_ms / 1000:g} s, TPOT ≤ {report.slo.tpot_ms:g} ms"
     shares = (blind.interactive.goodput_share, ours.interactive.goodput_share)
     output = (blind.agent.output_tokens_per_second, ours.agent.output_tokens_per_second)
     sessions = (blind.agent.sessions_per_hour, ours.agent.sessions_per_hour)
