@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hlserve_capacity.lab.arrivals import ClosedLoop
@@ -85,6 +85,7 @@ def test_no_slot_holds_two_requests(requests: list[LabRequest], batching: Batchi
         held[record.slot] = record.released_us or 0
 
 
+@settings(max_examples=300)
 @given(requests=requests_strategy, batching=batching_strategy, horizon_us=st.one_of(st.none(), st.integers(1, 900_000)))
 def test_taking_equal_steps_at_once_changes_nothing(
     requests: list[LabRequest], batching: Batching, horizon_us: int | None
@@ -99,6 +100,11 @@ def test_taking_equal_steps_at_once_changes_nothing(
         slow.slot_steps,
     )
     assert fast.itl_counts == slow.itl_counts
+    assert (fast.not_arrived, fast.waiting_at_end, fast.max_waiting) == (
+        slow.not_arrived,
+        slow.waiting_at_end,
+        slow.max_waiting,
+    )
 
 
 @given(requests=requests_strategy, slots=st.integers(1, 9))

@@ -65,6 +65,7 @@ class _Engine:
             if next_us is None:
                 break
             self._now_us = max(self._now_us, next_us)
+        self._take_arrivals()
         return LabRun(
             records=tuple(self._records),
             not_arrived=self._arrivals.untaken(),
