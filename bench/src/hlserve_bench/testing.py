@@ -22,6 +22,7 @@ class ScriptedServer:
     requests: list[dict[str, object]] = field(default_factory=list)
     """Bodies as they came, with the header `x-hlserve-session` under `session`."""
     _server: asyncio.Server | None = None
+    _connections: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
     def base_url(self) -> str:
@@ -31,7 +32,7 @@ class ScriptedServer:
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 24)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=1 << 24)
         return self
 
     async def __aexit__(
@@ -39,6 +40,15 @@ class ScriptedServer:
     ) -> None:
         if self._server is not None:
             self._server.close()
+        # Handlers of ours, not of start_server: those would report their own cancellation as an error.
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
