@@ -179,7 +179,7 @@ async def test_a_reused_connection_that_the_engine_just_closed_is_replaced_unsee
     assert next(iter(router.router.proxy.pools.endpoints())).failures == 0
 
 
-async def test_six_hundred_streams_at_once_need_no_waiting(stage: Stage) -> None:
+async def test_three_hundred_streams_at_once_need_no_waiting(stage: Stage) -> None:
     release = asyncio.Event()
 
     async def play(session: Session) -> None:
