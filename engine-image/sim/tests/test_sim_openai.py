@@ -3,6 +3,7 @@ import json
 import pytest
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionToolParam
+from pydantic import BaseModel
 
 from hlserve_sim.testing import MODEL, running
 
@@ -194,3 +195,22 @@ async def test_models_are_listed_and_found() -> None:
         found = await client.models.retrieve(MODEL)
     assert found.owned_by == "sglang"
     assert found.to_dict()["max_model_len"] == 9000
+
+
+class Verdict(BaseModel):
+    """What a structured reply must hold."""
+
+    good: bool
+    why: str
+
+
+async def test_the_sdk_parses_structured_replies_of_chat_and_responses() -> None:
+    async with running(*FAST) as engine, sdk(engine.url) as client:
+        chat = await client.chat.completions.parse(
+            model=MODEL, messages=[{"role": "user", "content": "judge"}], response_format=Verdict
+        )
+        response = await client.responses.parse(model=MODEL, input="judge", text_format=Verdict)
+    assert chat.choices[0].message.parsed is not None
+    assert chat.choices[0].message.parsed.why
+    assert response.output_parsed is not None
+    assert response.output_parsed.why

@@ -1,6 +1,7 @@
 import json
 from itertools import pairwise
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,3 +128,39 @@ def test_a_conversation_that_sends_the_reply_back_extends_its_prefix(effort: str
     question: dict[str, object] = {"role": "user", "content": "and now?"}
     extended = vocabulary.encode_words(chat_words([Fields(message) for message in [*asked, answer, question]], []))
     assert extended[: len(prompt) + len(reply.token_ids)] == [*prompt, *reply.token_ids]
+
+
+SCHEMA: dict[str, object] = {
+    "type": "object",
+    "$defs": {
+        "Step": {
+            "type": "object",
+            "properties": {"n": {"type": "integer"}, "why": {"type": "string"}},
+            "required": ["n", "why"],
+        }
+    },
+    "properties": {
+        "verdict": {"enum": ["yes", "not at all"]},
+        "steps": {"type": "array", "items": {"$ref": "#/$defs/Step"}, "minItems": 2},
+        "score": {"anyOf": [{"type": "number"}, {"type": "null"}]},
+        "note": {"type": ["string", "null"]},
+    },
+    "required": ["verdict", "steps", "score", "note"],
+}
+
+
+@given(DIGESTS, st.none() | st.integers(40, 300))
+def test_a_structured_reply_fits_its_schema_at_any_forced_length(digest: int, forced: int | None) -> None:
+    wish = Wish(digest=digest, room_tokens=4096, max_tokens=forced, ignore_eos=forced is not None, json_schema=SCHEMA)
+    reply = compose(wish, Vocabulary())
+    jsonschema.validate(json.loads(text_of(reply)), SCHEMA)
+    if forced is not None:
+        assert len(reply.pieces) == forced
+
+
+def test_a_structured_reply_without_text_is_padded_silently() -> None:
+    reply = reply_to(
+        max_tokens=30, ignore_eos=True, json_schema={"properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    )
+    assert len(reply.pieces) == 30
+    assert set(json.loads(text_of(reply))) == {"n"}

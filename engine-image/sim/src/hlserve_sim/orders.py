@@ -31,6 +31,7 @@ class Order:
     stop: tuple[str, ...] = ()
     reasoning_effort: str | None = None
     tool: Tool | None = None
+    json_schema: dict[str, object] | None = None
     include_usage: bool = False
     continuous_usage: bool = False
 
@@ -53,6 +54,7 @@ class Order:
             stop=self.stop,
             reasoning_effort=self.reasoning_effort,
             tool=self.tool,
+            json_schema=self.json_schema,
         )
         return compose(wish, vocabulary)
 
@@ -123,6 +125,18 @@ def request_id(fields: Fields, name: str) -> str | None:
     if rid is not None and not 0 < len(rid) <= MAX_RID_CHARACTERS:
         raise ApiError(f"{name}: must have 1 to {MAX_RID_CHARACTERS} characters", kind="Bad Request", param=name)
     return rid
+
+
+def schema_wanted(container: Fields | None, name: str) -> dict[str, object] | None:
+    """The JSON schema that a `response_format` (or `format`) asks for; None: free text."""
+    wanted = container.child(name) if container is not None else None
+    if wanted is None or wanted.text("type") not in ("json_schema", "json_object"):
+        return None
+    nested = wanted.child("json_schema") or wanted
+    schema = nested.child("schema")
+    if schema is None and wanted.text("type") == "json_schema":
+        raise ApiError("schema_ is required for json_schema response format request.", param=name)
+    return dict(schema.raw) if schema is not None else {"type": "object"}
 
 
 def usage_wanted(fields: Fields, default: bool) -> tuple[bool, bool]:

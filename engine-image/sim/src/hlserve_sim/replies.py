@@ -5,28 +5,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
 
-import msgspec
-
+from hlserve_sim.json_words import json_parts
+from hlserve_sim.lexicon import LEXICON
 from hlserve_sim.tokens import Vocabulary
 
-_WORDS = """
-the a of to and in is for on with that as by from at it this one two three each both all some most more less new old same pool queue
-token cache prefix engine model batch chunk step slot limit load rate time wave line path node edge key value small large early late
-fast slow first last next open full free busy clear plain exact steady warm cold short long runs waits holds sends reads writes finds
-keeps moves takes gives starts ends fills drains grows falls stays turns asks then when while after before because so but or if not
-only also again still never always often here there now soon answer question reason result file test change part whole number word
-page list table place point side hand work day
-"""
-LEXICON: tuple[str, ...] = tuple(_WORDS.split())
 THINK_END = "</think>"
 TOOL_CALL = "<tool_call>"
+PADDING = "<pad>"
 
 MEDIAN_REPLY_TOKENS = 120.0
 REPLY_SIGMA = 0.8
 MAX_NATURAL_REPLY_TOKENS = 2048
 REASONING_SHARE = {"none": 0.0, "minimal": 0.2, "low": 0.35, "medium": 0.5, "high": 0.65, "xhigh": 0.75, "max": 0.8}
 """Share of a reply's tokens that reason, by `reasoning_effort`. The shares are invented: they only order the efforts."""
-_TOOL_FILLER_WORDS = 6
 
 
 class Kind(StrEnum):
@@ -63,6 +54,8 @@ class Wish:
     reasoning_effort: str | None = None
     tool: Tool | None = None
     """The function that the reply must call."""
+    json_schema: dict[str, object] | None = None
+    """The schema that the reply must fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +94,8 @@ def compose(wish: Wish, vocabulary: Vocabulary) -> Reply:
     natural = max(natural, wish.min_tokens)
     length = cap if wish.ignore_eos else min(natural, cap)
     ended = "length" if wish.ignore_eos or natural > cap else "stop"
+    if wish.json_schema is not None:
+        return _json_reply(wish, wish.json_schema, vocabulary, rng, cap)
     if wish.tool is not None:
         return _tool_reply(wish, wish.tool, vocabulary, rng, cap)
     share = REASONING_SHARE.get(wish.reasoning_effort or "none", 0.0)
@@ -139,56 +134,28 @@ def _first_stop(pieces: Sequence[Piece], start: int, wish: Wish) -> tuple[list[P
 def _tool_reply(wish: Wish, tool: Tool, vocabulary: Vocabulary, rng: Random, cap: int) -> Reply:
     """A call of the tool. A length that is forced is met by the words inside a string argument, else by words before."""
     forced = cap if wish.ignore_eos else min(wish.min_tokens, cap) or None
-    bare = len(_arguments(tool, rng, 1).split(" "))
-    can_stretch = len(_arguments(tool, rng, 2).split(" ")) > bare
-    filler = 1 + max(0, (forced - 1 - bare) if forced is not None else _TOOL_FILLER_WORDS) if can_stretch else 1
-    parts = _arguments(tool, rng, filler).split(" ")
+    parts = json_parts(tool.parameters, rng, None if forced is None else forced - 1)
     before = rng.choices(LEXICON, k=max(0, (forced or 0) - 1 - len(parts)))
     pieces = [Piece(Kind.CONTENT, word if at == 0 else f" {word}") for at, word in enumerate(before)]
     pieces.append(Piece(Kind.TOOL_NAME, tool.name))
     pieces += [Piece(Kind.TOOL_ARGUMENTS, part if at == 0 else f" {part}") for at, part in enumerate(parts)]
-    words = [*before, f"{TOOL_CALL}{tool.name}", *parts]
-    complete = len(words) <= cap
-    finish = "length" if wish.ignore_eos or not complete else "tool_calls"
+    words = [*before, *tool_words(tool.name, " ".join(parts))]
+    finish = "length" if wish.ignore_eos or len(words) > cap else "tool_calls"
     call_id = f"call_{rng.getrandbits(96):024x}"
     return Reply(tuple(pieces[:cap]), tuple(vocabulary.encode_words(words[:cap])), finish, None, call_id)
+
+
+def _json_reply(wish: Wish, schema: dict[str, object], vocabulary: Vocabulary, rng: Random, cap: int) -> Reply:
+    """A JSON document that fits the schema. A forced length is met by words in a string, else by silent tokens."""
+    forced = cap if wish.ignore_eos else min(wish.min_tokens, cap) or None
+    parts = json_parts(schema, rng, forced)
+    finish = "length" if wish.ignore_eos or len(parts) > cap else "stop"
+    pieces = [Piece(Kind.CONTENT, part if at == 0 else f" {part}") for at, part in enumerate(parts[:cap])]
+    silent = max(0, (forced or 0) - len(pieces))
+    pieces += [Piece(Kind.SILENT, "")] * silent
+    return Reply(tuple(pieces), tuple(vocabulary.encode_words([*parts[:cap], *[PADDING] * silent])), finish)
 
 
 def tool_words(name: str, arguments: str) -> list[str]:
     """The words that a tool call of an earlier turn has in a prompt: the same tokens that the model made."""
     return [f"{TOOL_CALL}{'_'.join(name.split())}", *arguments.split()]
-
-
-def _arguments(tool: Tool, rng: Random, filler_words: int) -> str:
-    properties = tool.parameters.get("properties")
-    required = tool.parameters.get("required")
-    named = properties if isinstance(properties, dict) else {}
-    wanted = [name for name in required if name in named] if isinstance(required, list) else []
-    values: dict[str, object] = {}
-    stretched = False
-    for name in wanted or list(named)[:1]:
-        schema = named[name] if isinstance(named[name], dict) else {}
-        values[str(name)], stretched = _value(schema, rng, 1 if stretched else filler_words, stretched)
-    return msgspec.json.encode(values).decode()
-
-
-def _value(schema: dict[str, object], rng: Random, filler_words: int, stretched: bool) -> tuple[object, bool]:
-    """A value that fits a property's schema, and whether a string has taken the filler words."""
-    options = schema.get("enum")
-    if isinstance(options, list) and options:
-        return options[rng.randrange(len(options))], stretched
-    match schema.get("type"):
-        case "integer":
-            return rng.randrange(100), stretched
-        case "number":
-            return rng.randrange(100) / 4, stretched
-        case "boolean":
-            return rng.random() < 0.5, stretched
-        case "array":
-            return [], stretched
-        case "object":
-            return {}, stretched
-        case "null":
-            return None, stretched
-        case _:
-            return " ".join(rng.choices(LEXICON, k=filler_words)), True

@@ -77,7 +77,8 @@ class Api(ABC):
 
 def reasoning_tokens(live: Live) -> int:
     """Tokens of reasoning among those made, its end mark included."""
-    return live.reply.count(Kind.REASONING, live.made) + live.reply.count(Kind.SILENT, live.made)
+    thinking = live.reply.count(Kind.REASONING, live.made)
+    return thinking + live.reply.count(Kind.SILENT, live.made) if thinking else 0
 
 
 def usage(live: Live, cache_report: bool) -> dict[str, object]:

@@ -10,7 +10,7 @@ from hlserve_sim.apis.completions import running_usage
 from hlserve_sim.errors import ApiError, flat
 from hlserve_sim.fields import Fields
 from hlserve_sim.live import Live
-from hlserve_sim.orders import Order, Reader, limit, one_choice, request_id, usage_wanted
+from hlserve_sim.orders import Order, Reader, limit, one_choice, request_id, schema_wanted, usage_wanted
 from hlserve_sim.prompts import chat_words
 from hlserve_sim.replies import REASONING_SHARE, Kind, Piece, Tool
 
@@ -40,6 +40,7 @@ class ChatApi(Api):
             stop=fields.strings("stop"),
             reasoning_effort=effort(fields.text("reasoning_effort"), "reasoning_effort"),
             tool=forced_tool(fields.raw.get("tool_choice"), tools),
+            json_schema=schema_wanted(fields, "response_format"),
             include_usage=include_usage,
             continuous_usage=continuous,
         )

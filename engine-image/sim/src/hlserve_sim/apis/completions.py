@@ -9,7 +9,7 @@ from hlserve_sim.apis.base import Api, Context, Stream, matched_stop, usage
 from hlserve_sim.errors import ApiError, flat
 from hlserve_sim.fields import Fields
 from hlserve_sim.live import Live
-from hlserve_sim.orders import Order, Reader, limit, one_choice, request_id, usage_wanted
+from hlserve_sim.orders import Order, Reader, limit, one_choice, request_id, schema_wanted, usage_wanted
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -34,6 +34,7 @@ class CompletionsApi(Api):
             ignore_eos=fields.flag("ignore_eos"),
             stop=fields.strings("stop"),
             include_usage=include_usage,
+            json_schema=schema_wanted(fields, "response_format"),
             continuous_usage=continuous,
         )
 

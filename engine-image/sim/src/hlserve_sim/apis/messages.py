@@ -11,7 +11,7 @@ from hlserve_sim.apis.chat import effort
 from hlserve_sim.errors import ApiError, anthropic
 from hlserve_sim.fields import Fields
 from hlserve_sim.live import Live
-from hlserve_sim.orders import Order, Reader
+from hlserve_sim.orders import Order, Reader, schema_wanted
 from hlserve_sim.prompts import anthropic_words
 from hlserve_sim.replies import Kind, Tool
 
@@ -54,6 +54,7 @@ class MessagesApi(Api):
             stop=fields.strings("stop_sequences"),
             reasoning_effort=_effort(fields),
             tool=_forced_tool(fields.child("tool_choice"), tools),
+            json_schema=schema_wanted(fields.child("output_config"), "format"),
             include_usage=True,
         )
 

@@ -10,7 +10,7 @@ from hlserve_sim.apis.responses_stream import ResponseStream
 from hlserve_sim.errors import ApiError, nested
 from hlserve_sim.fields import Fields
 from hlserve_sim.live import Live
-from hlserve_sim.orders import Order, Reader, limit, request_id
+from hlserve_sim.orders import Order, Reader, limit, request_id, schema_wanted
 from hlserve_sim.prompts import responses_words
 from hlserve_sim.replies import Tool
 from hlserve_sim.response_store import ResponseStore
@@ -53,6 +53,7 @@ class ResponsesApi(Api):
             stop=fields.strings("stop"),
             reasoning_effort=effort(reasoning.text("effort"), "reasoning.effort") if reasoning else None,
             tool=_forced_tool(echo.tool_choice, tools),
+            json_schema=schema_wanted(fields.child("text"), "format"),
             include_usage=True,
             echo=echo,
             history=history,
