@@ -5,6 +5,7 @@ Pure: the driver owns the clock. One step is planned by `begin_step` and takes e
 
 from itertools import count
 
+from hlserve_capacity.engine.accounting import count_step
 from hlserve_capacity.engine.admission import SessionLedger
 from hlserve_capacity.engine.mixing import KvPressure, NaiveStageGate, StageGate
 from hlserve_capacity.engine.ordering import WaitingQueue, matched_tokens, service_order
@@ -145,7 +146,7 @@ class Scheduler:
             decode_context_tokens=context,
             chunks=tuple((item.request.rid, tokens, item.resident) for item, tokens in planned),
         )
-        self._count_step(self._step, boundary_us)
+        count_step(self._totals, self._step, boundary_us)
         return self._step
 
     def end_step(self, now_us: int) -> list[EngineEvent]:
@@ -182,9 +183,7 @@ class Scheduler:
     def made_tokens(self, rid: str) -> int | None:
         """Reply tokens of a request so far, retracted ones included; None: not here."""
         sequence = self._known.get(rid)
-        if sequence is None:
-            return None
-        return self._running.made(sequence)
+        return None if sequence is None else self._running.made(sequence)
 
     def has_started(self, rid: str) -> bool:
         """Whether a request that is here was taken out of the queue at least once."""
@@ -312,12 +311,12 @@ class Scheduler:
             priority=config.priority_scheduling,
             low_first=config.low_priority_values_first,
         )
-        for victim in victims:
-            if pool.unpromised_tokens >= len(self._running.decoding) * RETRACT_DECODE_STEPS and len(
-                self._running.decoding
-            ) < len(victims):
+        for retracted, victim in enumerate(victims):
+            rows = len(victims) - retracted
+            if retracted and pool.unpromised_tokens >= rows * RETRACT_DECODE_STEPS:
                 break
-            if len(self._running.decoding) == 1 and (pool.unpromised_tokens >= 1 or not self._running.prefilling):
+            # The last row alone always fits: submission refused what the pool cannot hold.
+            if rows == 1 and (pool.unpromised_tokens >= 1 or not self._running.prefilling):
                 break
             self._retract(victim)
         stayed = [(self._running.made(item), item.output_tokens) for item in self._running.decoding.values()]
@@ -340,7 +339,7 @@ class Scheduler:
         self._queue_changed = True
 
     def _start(self, sequence: Sequence) -> None:
-        """Waiting → prefilling; `_fits` has locked its prefix."""
+        """Waiting → prefilling; the start check has locked its prefix."""
         earlier = self._queue.remove(sequence)
         for passed in self._queue.head(earlier):
             passed.overtaken += 1
@@ -452,18 +451,3 @@ class Scheduler:
         if self._step is None:
             raise RuntimeError("no step is running: call begin_step first")
         return self._step
-
-    def _count_step(self, step: Step, boundary_us: float) -> None:
-        totals = self._totals
-        totals.steps += 1
-        totals.busy_us += step.duration_us
-        if step.chunks and step.decode_sequences:
-            kind, totals.mixed_steps = "mixed", totals.mixed_steps + 1
-        elif step.chunks:
-            kind, totals.prefill_steps = "prefill", totals.prefill_steps + 1
-        else:
-            kind, totals.decode_steps = "decode", totals.decode_steps + 1
-        cost = totals.cost_us
-        cost[kind] = cost.get(kind, 0.0) + step.duration_us
-        if boundary_us:
-            cost["chunk_boundary"] = cost.get("chunk_boundary", 0.0) + boundary_us
