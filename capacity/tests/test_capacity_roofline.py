@@ -101,6 +101,16 @@ def test_an_all_reduce_of_67_mb_matches_its_measurement() -> None:
     assert one_ms == pytest.approx(0.322, rel=0.10)
 
 
+def test_kv_heads_are_replicated_where_there_are_fewer_than_devices() -> None:
+    """Two KV heads on eight devices: each device reads and keeps one, so four copies exist."""
+    two = shapes.custom(
+        "grouped", parameters=8_000_000_000, layers=32, hidden_size=4096, heads=32, kv_heads=2, head_dim=128
+    )
+    on_two, on_eight = (Roofline(two, devices.by_name("H200"), ways) for ways in (2, 8))
+    assert on_eight.kv_read_us_per_token == pytest.approx(on_two.kv_read_us_per_token)
+    assert on_eight.pool_tokens < 1.2 * on_two.pool_tokens
+
+
 def test_one_device_reduces_nothing() -> None:
     assert cost("llama-3.1-8b", "H200").all_reduce_us(4096) == 0
 

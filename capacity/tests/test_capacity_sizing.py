@@ -243,6 +243,16 @@ def test_human_less_is_bound_by_memory_only() -> None:
     assert sizing.sessions_per_replica == pytest.approx(0.9 * cost.pool_tokens / (32_768 / 2.996), abs=1)
 
 
+def test_a_reused_prefix_is_still_attended_to() -> None:
+    """A tenth of 20,000 tokens is new: cheaper than all of them, dearer than 2,000 tokens without a prefix."""
+    whole, short = (
+        Lengths(input_mean=size, input_p95=size, output_mean=100, output_p95=300) for size in (20_000, 2000)
+    )
+    reused = Lengths(input_mean=20_000, input_p95=20_000, output_mean=100, output_p95=300, prefix_hit_rate=0.9)
+    times = [prefill_beside_batch_us(roofline(), 1, lengths, 8192) for lengths in (short, reused, whole)]
+    assert times[0] * 1.1 < times[1] < times[2] / 3
+
+
 def test_prefix_hits_raise_capacity() -> None:
     plain = Lengths(input_mean=8000, input_p95=16_000, output_mean=200, output_p95=600)
     reused = Lengths(input_mean=8000, input_p95=16_000, output_mean=200, output_p95=600, prefix_hit_rate=0.9)

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from hlserve_bench import lab_plot, lab_results
+from hlserve_bench import lab_results
 from hlserve_bench.lab_loads import (
     ClosedLoad,
     GoldenLoad,
@@ -199,6 +199,9 @@ def _whole(microseconds: float) -> float:
 
 
 def _draw(pictures: list[tuple[str, LabRun, int]], path: Path, seconds: float) -> None:
+    # matplotlib takes longer to import than most runs take to simulate.
+    from hlserve_bench import lab_plot
+
     try:
         lab_plot.draw(pictures, path, until_s=seconds)
     except (ValueError, OSError) as error:
