@@ -1,5 +1,7 @@
 """The command `hlserve-router`."""
 
+import os
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ from pydantic import ValidationError
 from hlserve_router import logs
 from hlserve_router.app import Router
 from hlserve_router.errors import StartError
-from hlserve_router.server import bind, serve
+from hlserve_router.server import bind, reserve, serve
 from hlserve_router.settings import Settings
+from hlserve_router.supervisor import WORKER_VARIABLE, Supervisor
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -60,13 +63,35 @@ def _settings(given: dict[str, Any]) -> Settings:
 
 def run(settings: Settings) -> None:
     """Serves until a signal. Raises StartError."""
-    public = bind(settings.host, settings.port)
-    admin = bind(settings.host, settings.admin_port)
+    if os.environ.get(WORKER_VARIABLE):
+        _run_one(settings, bind(settings.host, settings.port, shared=True), bind("127.0.0.1", 0))
+    elif settings.workers == 1:
+        _run_one(settings, bind(settings.host, settings.port), bind(settings.host, settings.admin_port))
+    else:
+        _run_many(settings)
+
+
+def _run_one(settings: Settings, public: socket.socket, admin: socket.socket) -> None:
     try:
         router = Router(settings)
     except OSError as error:
         raise StartError(f"{settings.admin_token_file} cannot be read: {error.strerror}.") from error
     uvloop.run(serve(router, public, admin))
+
+
+def _run_many(settings: Settings) -> None:
+    admin = bind(settings.host, settings.admin_port)
+    alone = bind(settings.host, settings.port)  # fails if anybody else, also another router, has the port
+    port = alone.getsockname()[1]
+    alone.close()
+    public = reserve(settings.host, port)
+    arguments = ["--table", str(settings.table), "--host", settings.host, "--workers", str(settings.workers)]
+    for keyring in settings.keyrings:
+        arguments += ["--keyring", str(keyring)]
+    if settings.admin_token_file is not None:
+        arguments += ["--admin-token-file", str(settings.admin_token_file)]
+    arguments += ["--log-level", settings.log_level]
+    uvloop.run(Supervisor(settings, public, admin, tuple(arguments)).run())
 
 
 if __name__ == "__main__":

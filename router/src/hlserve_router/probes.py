@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import ssl
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,10 +28,15 @@ class Probes:
     async def run(self) -> None:
         """Probes for ever."""
         misses: dict[EndpointState, int] = {}
+        # It trusts nobody until an engine speaks TLS: loading the certificates takes longer than all the rest.
+        tls, loaded = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), False
         # Pods are reached directly: a proxy from the environment would hijack their traffic.
-        async with httpx.AsyncClient(timeout=self.timeout_seconds, trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=self.timeout_seconds, trust_env=False, verify=tls) as client:
             while True:
                 endpoints = list(self.proxy.pools.endpoints())
+                if not loaded and any(endpoint.link.tls is not None for endpoint in endpoints):
+                    tls.load_default_certs()
+                    loaded = True
                 await asyncio.gather(*(self._probe(client, endpoint, misses) for endpoint in endpoints))
                 for gone in [endpoint for endpoint in misses if endpoint.removed]:
                     del misses[gone]

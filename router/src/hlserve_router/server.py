@@ -15,22 +15,31 @@ from hlserve_router.errors import StartError
 
 
 def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """A listening socket. `shared`: other processes bind the same port, the kernel spreads connections. Raises StartError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if shared:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise StartError(
-            f"Cannot listen on {host}:{port} ({error.strerror}): choose another port, or end what uses it."
-        ) from error
+    """A listening socket. `shared`: other processes listen on the same port, the kernel spreads connections. Raises StartError."""
+    listener = reserve(host, port) if shared else _bound(host, port, socket.SO_REUSEADDR)
     listener.listen(4096)
     listener.setblocking(False)
     return listener
+
+
+def reserve(host: str, port: int) -> socket.socket:
+    """A socket that holds a port for processes that share it, and gets no connection itself. Raises StartError."""
+    return _bound(host, port, socket.SO_REUSEPORT)
+
+
+def _bound(host: str, port: int, option: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.setsockopt(socket.SOL_SOCKET, option, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise StartError(
+            f"Cannot listen on {host}:{port} ({error.strerror}): choose another port, or end what uses it."
+        ) from error
+    return bound
 
 
 def url_of(listener: socket.socket) -> str:
@@ -55,14 +64,21 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _server(app: FastAPI, drain_seconds: float) -> _Server:
-    return _Server(
+def _config(app: FastAPI, drain_seconds: float) -> uvicorn.Config:
+    return (
         uvicorn.Config(
             app, loop="none", http="httptools", lifespan="off", log_config=None, access_log=False, server_header=False,
             date_header=False, timeout_graceful_shutdown=max(1, int(drain_seconds)), timeout_keep_alive=75,
             h11_max_incomplete_event_size=None, ws="none",
         )
     )  # fmt: skip
+
+
+class AdminServer(_Server):
+    """The server of an admin port."""
+
+    def __init__(self, app: FastAPI) -> None:
+        super().__init__(_config(app, 1))
 
 
 async def serve(router: Router, public: socket.socket, admin: socket.socket, *, announce: bool = True) -> None:
@@ -78,8 +94,8 @@ async def serve(router: Router, public: socket.socket, admin: socket.socket, *, 
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped)
-    clients = _server(public_app(router), settings.drain_seconds)
-    admins = _server(admin_app(router), 1)
+    clients = _Server(_config(public_app(router), settings.drain_seconds))
+    admins = AdminServer(admin_app(router))
     async with router.running():
         tasks = [
             asyncio.create_task(clients.serve(sockets=[public])),

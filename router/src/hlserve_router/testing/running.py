@@ -1,6 +1,7 @@
 """A whole router on free ports inside the test's event loop, behind one of its faces."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -115,6 +116,8 @@ async def running_router(
         router.running(),
         _served(public_app(router)) as url,
         _served(admin_app(router)) as admin_url,
-        httpx.AsyncClient(timeout=20, limits=limits, trust_env=False) as http,
+        httpx.AsyncClient(
+            timeout=20, limits=limits, trust_env=False, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        ) as http,
     ):
         yield RunningRouter(router, url, admin_url, folder, http)
