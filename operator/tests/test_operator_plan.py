@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hlserve_api.v1alpha1 import ServingPool
@@ -99,6 +99,7 @@ def test_operator_revision_changes_with(spec: dict[str, Any]) -> None:
     assert plan(changed, derive(changed), RELEASE).revision != plan(a_pool(), derive(a_pool()), RELEASE).revision
 
 
+@settings(max_examples=25)
 @given(st.permutations(["mode", "model", "hardware", "traffic", "autoscaling", "drain", "throughput"]))
 def test_operator_revision_does_not_depend_on_the_order_of_fields(order: list[str]) -> None:
     document = yaml.safe_load((GOLDEN / "humanless.pool.yaml").read_text(encoding="utf-8"))
