@@ -41,7 +41,9 @@ class Timeline:
 def timeline(run: LabRun, until_s: float) -> Timeline:
     """The first `until_s` seconds of a run. A request that is unfinished at the end holds its slot until then."""
     end_us = min(run.end_us, round(until_s * US_PER_SECOND))
-    prefill, decoding, held = [], [], []
+    prefill: list[Span] = []
+    decoding: list[Span] = []
+    held: list[Span] = []
     changes: list[tuple[int, int]] = []
     for record in run.records:
         changes.append((record.request.arrival_us, 1))

@@ -7,6 +7,7 @@ from typing import Final
 import click
 from rich.console import Console
 
+from hlserve_bench.records import write_records
 from hlserve_bench.report.assemble import Timing
 from hlserve_bench.report.checks import Bounds
 from hlserve_bench.report.model import Report
@@ -85,7 +86,7 @@ def demo(
     """Show what two pools buy: chat and agent traffic through one shared pool, then through a pool for each.
 
     Both arms have the same four simulated GPUs and the same load: real OpenAI-SDK clients replay public traces through the real
-    router. Writes report.json and report.html, and fails if the report does not show what it should.
+    router. Writes report.json, report.html and a record of each request, and fails if the report does not show what it should.
     """
     if not virtual and (seeds > 1 or variants):
         raise click.UsageError("--seeds and --variants need --virtual: in real time they would take hours.")
@@ -101,7 +102,8 @@ def demo(
         if virtual:
             result = run_seeds(cell, timing, range(seed, seed + seeds), jobs, console)
         else:
-            result = asyncio.run(_live(cell, timing, seed, console))
+            out.mkdir(parents=True, exist_ok=True)
+            result = asyncio.run(_live(cell, timing, seed, out, console))
         _show(result, out, console)
         if variants:
             write_variants(out, timing, range(seed, seed + seeds), jobs, result.manifest, console)
@@ -115,7 +117,7 @@ def demo(
         raise click.ClickException("The demo does not show what it should. " + " ".join(sentences))
 
 
-async def _live(cell: DemoCell, timing: Timing, seed: int, console: Console) -> Report:
+async def _live(cell: DemoCell, timing: Timing, seed: int, out: Path, console: Console) -> Report:
     examples = find_examples()
     workload = draw_workload(load_sample(), cell.load(timing), seed)
     run = DemoRun(cell=cell, timing=timing, workload=workload, clock="real")
@@ -127,6 +129,7 @@ async def _live(cell: DemoCell, timing: Timing, seed: int, console: Console) -> 
             arm, records = await run_live(examples / folder, workload.spec, timing, seed, on_progress)
             arms.append(arm)
             results.append(figures(run, arm, records))
+            write_records(out / f"records-{folder}.jsonl", records)
     return report(run, arms[1], results[0], results[1], Bounds())
 
 

@@ -30,6 +30,10 @@ class LoadSpec:
     """Chat arrivals are scheduled and agent rounds sent until then."""
     rules: ReplayRules = field(default_factory=ReplayRules)
 
+    def __post_init__(self) -> None:
+        if self.chat_rps < 0 or self.agent_sessions < 0 or self.ramp_seconds < 0 or not self.duration_seconds > 0:
+            raise ValueError(f"{self}: rates, sessions and ramp must be at least 0, and the duration above 0")
+
 
 @dataclass(frozen=True, slots=True)
 class ChatArrival:
