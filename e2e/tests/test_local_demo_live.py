@@ -73,6 +73,6 @@ async def test_the_class_blind_example_serves_both_from_one_pool() -> None:
 
 async def test_a_load_process_that_cannot_start_says_so() -> None:
     plan = LoadPlan(base_url="http://127.0.0.1:9/v1", model="m", chat_key="a", agent_key="b", seed=1)
-    object.__setattr__(plan, "seed", "not a number")
+    object.__setattr__(plan.spec, "duration_seconds", -1.0)
     with pytest.raises(LoadFailedError, match="The load process ended with status 1"):
         await run_load_process(plan, lambda _: None)
