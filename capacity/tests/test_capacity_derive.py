@@ -223,9 +223,9 @@ def test_a_calibration_wins_over_the_estimate() -> None:
         fit_errors=FitErrors(median_percent=1, max_percent=3),
     )
     derived = derive(pool(slo={"tpotMilliseconds": 20}, traffic=CHAT_TRAFFIC), from_document(document))
-    # 18 ms = 10 ms + B · (0.1 ms + 5 prompt tokens · 0.01 ms), so 53; then 20 - 10 - 5.3 ms leave 470 tokens.
+    # 18 ms = 10 ms + B · (0.1 ms + 5 prompt tokens · 0.01 ms), so 53; 20 - 10 - 5.3 ms leave 470 prompt tokens beside 52 others.
     assert derived.max_running_requests == 53
-    assert derived.chunked_prefill_size == 448
+    assert derived.chunked_prefill_size == 512
     assert sources(derived)["maxRunningRequests"] is DerivedSource.CALIBRATION
 
 

@@ -13,6 +13,7 @@ from hlserve_capacity.limits import (
     largest_that_fits,
     prefill_alone_us,
     prefill_beside_batch_us,
+    prompt_tokens_beside,
     steady_step_us,
     tpot_ceiling,
 )
@@ -50,7 +51,7 @@ class BatchProblem:
         return self.default_chunk_tokens or DEFAULT_CHUNK_TOKENS
 
     def chunk_tokens(self, batch: int) -> int:
-        """The largest chunk that fits beside `batch` running requests; 0: none."""
+        """The largest chunk size that fits beside `batch` running requests; 0: none."""
         if self.prefill is PrefillStyle.WHOLE_PROMPTS:
             return max(1, math.ceil(self.lengths.input_p95))
         if self.fixed_chunk is not None:
@@ -60,10 +61,14 @@ class BatchProblem:
         limit_us = self.tpot_ms * US_PER_MS
         return largest_chunk(self.cost, batch, self.lengths, limit_us, self.largest_chunk_tokens)
 
+    def prompt_tokens(self, batch: int) -> int:
+        """Prompt tokens that a full mixed step takes, or a whole prompt; 0: none."""
+        chunk = self.chunk_tokens(batch)
+        return chunk if self.prefill is PrefillStyle.WHOLE_PROMPTS else prompt_tokens_beside(chunk, batch)
+
     def prefill_ms(self, batch: int) -> float:
         """Prefill of a P95 prompt beside the batch, in the chunks that fit there."""
-        chunk = max(1, self.chunk_tokens(batch))
-        return ms_from_us(prefill_beside_batch_us(self.cost, batch, self.lengths, chunk))
+        return ms_from_us(prefill_beside_batch_us(self.cost, batch, self.lengths, max(1, self.prompt_tokens(batch))))
 
     def step_ms(self, batch: int) -> float:
         """Mean step in a steady state."""
@@ -78,6 +83,8 @@ class BatchChoice:
     batch_why: str
     chunk: int
     chunk_why: str
+    prefill_ms: float
+    """Prefill of a P95 prompt beside the batch."""
     limit: BatchLimit
     slo_reason: SloReason
     slo_message: str
@@ -137,7 +144,7 @@ def _tpot_ceiling(problem: BatchProblem, upper: int) -> int:
 def _carries_its_prefill(problem: BatchProblem, batch: int) -> bool:
     if problem.tpot_ms is None or problem.prefill is PrefillStyle.WHOLE_PROMPTS:
         return True
-    return problem.chunk_tokens(batch) >= batch * problem.lengths.prefill_tokens_per_output_token
+    return problem.prompt_tokens(batch) >= batch * problem.lengths.prefill_tokens_per_output_token
 
 
 def _ttft_ceiling(problem: BatchProblem, upper: int) -> int:
@@ -234,6 +241,7 @@ def _choice(
         batch_why=why,
         chunk=chunk,
         chunk_why=chunk_why,
+        prefill_ms=problem.prefill_ms(batch),
         limit=limit,
         slo_reason=reason,
         slo_message=message,

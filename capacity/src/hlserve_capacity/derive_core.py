@@ -14,8 +14,8 @@ from hlserve_capacity.derive_types import (
     SloTarget,
 )
 from hlserve_capacity.engine.types import StepCost
-from hlserve_capacity.limits import KV_SHARE, completions_per_second, prefill_beside_batch_us
-from hlserve_capacity.units import US_PER_MS, ms_from_us
+from hlserve_capacity.limits import KV_SHARE, completions_per_second
+from hlserve_capacity.units import US_PER_MS
 from hlserve_capacity.verdicts import SloReason
 
 HUMAN_LESS_GRACE_SECONDS = 600
@@ -153,10 +153,9 @@ def _queue_bound(
     """
     if slo.ttft_ms is None or choice.slo_reason is SloReason.TTFT_INFEASIBLE:
         return None, "", None
-    prefill_ms = ms_from_us(prefill_beside_batch_us(cost, choice.batch, inputs.lengths, choice.chunk))
-    slack_ms = max(1, math.floor(slo.ttft_ms - prefill_ms))
+    slack_ms = max(1, math.floor(slo.ttft_ms - choice.prefill_ms))
     rate = completions_per_second(cost, choice.batch, inputs.lengths)
-    why = f"({slo.ttft_ms} ms TTFT - {prefill_ms:.0f} ms prefill) × {rate:.2f} completions/s, at least 1"
+    why = f"({slo.ttft_ms} ms TTFT - {choice.prefill_ms:.0f} ms prefill) × {rate:.2f} completions/s, at least 1"
     return max(1, math.floor(slack_ms / US_PER_MS * rate)), why, slack_ms
 
 

@@ -96,29 +96,38 @@ def itl_ceiling(cost: StepCost, step_limit_us: float, lengths: Lengths, percent:
     return largest_that_fits(fits, upper)
 
 
+def prompt_tokens_beside(chunk_tokens: int, batch: int) -> int:
+    """Prompt tokens in a full mixed step: the engine charges each decoding sequence as one token of the chunk."""
+    return max(0, chunk_tokens - (batch - 1))
+
+
 def largest_chunk(cost: StepCost, batch: int, lengths: Lengths, step_limit_us: float, upper: int) -> int:
-    """Largest chunk (a multiple of 64 tokens up to `upper`) whose mixed step with the whole batch fits, 0 if none."""
-    pieces = largest_that_fits(
-        lambda piece: batch_step_us(cost, batch, lengths, piece * CHUNK_STEP_TOKENS) <= step_limit_us,
-        max(1, upper // CHUNK_STEP_TOKENS),
-    )
-    return min(upper, pieces * CHUNK_STEP_TOKENS)
+    """Largest chunk size (a multiple of 64 tokens up to `upper`) whose mixed step with the whole batch fits, 0 if none."""
+
+    def fits(pieces: int) -> bool:
+        prompt_tokens = prompt_tokens_beside(pieces * CHUNK_STEP_TOKENS, batch)
+        return batch_step_us(cost, batch, lengths, prompt_tokens) <= step_limit_us
+
+    return min(upper, largest_that_fits(fits, max(1, upper // CHUNK_STEP_TOKENS)) * CHUNK_STEP_TOKENS)
 
 
-def prefill_beside_batch_us(cost: StepCost, batch: int, lengths: Lengths, chunk_tokens: int) -> float:
-    """Time to first token of a P95 prompt in an otherwise full batch, once it is admitted: all its mixed steps."""
+def prefill_beside_batch_us(cost: StepCost, batch: int, lengths: Lengths, step_tokens: int) -> float:
+    """Time to first token of a P95 prompt in an otherwise full batch, once it is admitted: all its mixed steps.
+
+    Each step takes `step_tokens` of the prompt.
+    """
     context_tokens = round((batch - 1) * lengths.decode_context_mean)
     left = math.ceil(lengths.input_p95 * (1 - lengths.prefix_hit_rate))
     prefix_tokens = math.ceil(lengths.input_p95) - left
     total_us = 0.0
     while left > 0:
-        piece = min(chunk_tokens, left)
+        piece = min(step_tokens, left)
         total_us += cost.step_us(batch - 1, context_tokens, ((piece, prefix_tokens),))
         prefix_tokens += piece
         left -= piece
     return total_us
 
 
-def prefill_alone_us(cost: StepCost, lengths: Lengths, chunk_tokens: int) -> float:
+def prefill_alone_us(cost: StepCost, lengths: Lengths, step_tokens: int) -> float:
     """The floor of a P95 prompt's time to first token: an idle engine, no queue."""
-    return prefill_beside_batch_us(cost, 1, lengths, chunk_tokens)
+    return prefill_beside_batch_us(cost, 1, lengths, step_tokens)

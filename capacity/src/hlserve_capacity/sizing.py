@@ -20,6 +20,7 @@ from hlserve_capacity.limits import (
     itl_ceiling,
     kv_ceiling,
     largest_that_fits,
+    prompt_tokens_beside,
 )
 from hlserve_capacity.queue_check import LatencyTarget, QueueCheck, highest_rate
 from hlserve_capacity.units import US_PER_MS
@@ -81,8 +82,7 @@ def size_interactive(
     decode_rps = completions_per_second(problem.cost, choice.batch, problem.lengths)
     queue_rps = None
     if queue_check is not None and (problem.ttft_ms is not None or problem.tpot_ms is not None):
-        batching = Continuous(choice.batch) if whole_prompts else Chunked(choice.batch, choice.chunk)
-        queue_rps = _queue_rps(problem, batching, queue_check, decode_rps)
+        queue_rps = _queue_rps(problem, _batching(problem, choice), queue_check, decode_rps)
         if queue_rps <= 0:
             message = (
                 f"at any rate tried, p{problem.percentile} of the simulated requests misses the targets although steps fit; "
@@ -140,15 +140,25 @@ def replicas_for(peak_rps: float, capacity_rps: float, utilisation: float) -> in
     return max(1, math.ceil(peak_rps / (utilisation * capacity_rps)))
 
 
+def _batching(problem: BatchProblem, choice: BatchChoice) -> Batching:
+    """The lab's counterpart of the engine. Its budget counts prompt tokens only; it is the one beside a full batch."""
+    if problem.prefill is PrefillStyle.WHOLE_PROMPTS:
+        return Continuous(choice.batch)
+    return Chunked(choice.batch, max(1, prompt_tokens_beside(choice.chunk, choice.batch)))
+
+
 def _itl_batch(problem: BatchProblem, choice: BatchChoice) -> int | None:
     if problem.tpot_ms is None:
         return None
     limit_us = problem.tpot_ms * US_PER_MS * (1 - problem.tpot_margin)
     if problem.prefill is PrefillStyle.WHOLE_PROMPTS:
         return itl_ceiling(problem.cost, limit_us, problem.lengths, problem.percentile, choice.batch)
-    return largest_that_fits(
-        lambda batch: batch_step_us(problem.cost, batch, problem.lengths, choice.chunk) <= limit_us, choice.batch
-    )
+
+    def fits(batch: int) -> bool:
+        prompt_tokens = prompt_tokens_beside(choice.chunk, batch)
+        return batch_step_us(problem.cost, batch, problem.lengths, prompt_tokens) <= limit_us
+
+    return largest_that_fits(fits, choice.batch)
 
 
 def _check(peak_rps: float, utilisation: float) -> None:
