@@ -1,5 +1,5 @@
 import pytest
-from anthropic import AsyncAnthropic, BadRequestError
+from anthropic import AsyncAnthropic, BadRequestError, DefaultAsyncHttpxClient
 from anthropic.types import MessageParam, ToolParam
 
 from hlserve_sim.testing import MODEL, running
@@ -8,7 +8,9 @@ FAST = ("--time-scale", "20")
 
 
 def sdk(url: str) -> AsyncAnthropic:
-    return AsyncAnthropic(base_url=url, api_key="none", max_retries=0)
+    return AsyncAnthropic(
+        base_url=url, api_key="none", max_retries=0, http_client=DefaultAsyncHttpxClient(verify=False)
+    )
 
 
 async def test_a_message_answers_whole_and_streamed_with_the_same_words() -> None:

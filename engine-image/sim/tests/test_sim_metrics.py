@@ -52,6 +52,7 @@ async def test_every_metric_name_is_there_from_the_start_or_after_one_request(ht
         "sglang:num_requests_total": 2,
         "sglang:num_retracted_requests_total": 0,
         "sglang:time_to_first_token_seconds_count": 2,
+        "sglang:queue_time_seconds_count": 2,
         "sglang:inter_token_latency_seconds_count": 8,
         "sglang:e2e_request_latency_seconds_count": 2,
         "sglang:request_time_per_output_token_seconds_count": 2,

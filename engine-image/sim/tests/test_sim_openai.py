@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from openai.types.chat import ChatCompletionToolParam
 from pydantic import BaseModel
 
@@ -18,7 +18,9 @@ FAST = ("--time-scale", "20")
 
 
 def sdk(url: str) -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    return AsyncOpenAI(
+        base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=DefaultAsyncHttpxClient(verify=False)
+    )
 
 
 async def test_chat_answers_whole_and_streamed_with_the_same_words() -> None:

@@ -2,7 +2,7 @@ import json
 
 import openai
 import pytest
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from openai.types.responses import FunctionToolParam
 
 from hlserve_sim.testing import MODEL, running
@@ -17,7 +17,9 @@ TOOL: FunctionToolParam = {
 
 
 def sdk(url: str) -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    return AsyncOpenAI(
+        base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=DefaultAsyncHttpxClient(verify=False)
+    )
 
 
 async def test_a_response_answers_whole_and_streamed_with_the_same_words() -> None:

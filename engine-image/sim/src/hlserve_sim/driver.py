@@ -188,8 +188,8 @@ class Driver:
             self._step = self._engine.begin_step(self._engine_us)
             if self._step is not None:
                 for rid, _, _ in self._step.chunks:
-                    if (live := self._live.get(rid)) is not None:
-                        live.prefill_started = True
+                    if (live := self._live.get(rid)) is not None and live.prefill_started_us is None:
+                        live.prefill_started_us = self._step.start_us
                 return True
             due = [self._inbox[0].arrived_us] if self._inbox else []
             wakeup_us = self._engine.next_wakeup_us(self._engine_us)

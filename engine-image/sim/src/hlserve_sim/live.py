@@ -25,7 +25,7 @@ class Live:
     """Tokens made so far."""
     cached_tokens: int = 0
     retractions: int = 0
-    prefill_started: bool = False
+    prefill_started_us: int | None = None
     ended: FinishReason | None = None
     refused: Refused | None = None
     client_gone: bool = False

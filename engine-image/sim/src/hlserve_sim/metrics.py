@@ -23,8 +23,8 @@ TOKEN_BUCKETS: Final = (
     1100000,
 )  # fmt: skip
 QUEUE_BUCKETS: Final = (
-    0, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 3, 4, 5, 10, 15, 20, 30, 40, 50, 60, 70, 80, 90, 100, 200,
-    300, 400, 500, 600, 700, 800, 900, 1000, 1200, 1400, 1600, 1800, 2000, 2500, 3000,
+    0, 0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 3, 4, 5, 10, 15, 20, 30, 40, 50, 60, 70, 80, 90, 100, 200, 300,
+    400, 500, 600, 700, 800, 900, 1000, 1200, 1400, 1600, 1800, 2000, 2500, 3000,
 )  # fmt: skip
 THROUGHPUT_WINDOW_US: Final = 5_000_000
 
@@ -64,21 +64,25 @@ class Throughput:
         return (output_tokens - first_tokens) * 1e6 / (now_us - first_us) if now_us > first_us else 0.0
 
 
+def scheduler_labels(static: Static) -> dict[str, str]:
+    """The labels of SGLang's scheduler metrics."""
+    labels = {
+        "model_name": static.model_name,
+        "engine_type": "unified",
+        "tp_rank": "0",
+        "pp_rank": "0",
+        "moe_ep_rank": "0",
+    }
+    return {**labels, "priority": ""} if static.priority_labels else labels
+
+
 class _EngineCollector(Collector):
     """Scheduler metrics, read from the engine when scraped."""
 
     def __init__(self, static: Static, source: Source, throughput: "Throughput") -> None:
         self._static, self._source = static, source
         self._throughput = throughput
-        labels = {
-            "model_name": static.model_name,
-            "engine_type": "unified",
-            "tp_rank": "0",
-            "pp_rank": "0",
-            "moe_ep_rank": "0",
-        }
-        if static.priority_labels:
-            labels["priority"] = ""
+        labels = scheduler_labels(static)
         self._names, self._values = tuple(labels), tuple(labels.values())
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
@@ -151,6 +155,7 @@ class EngineMetrics:
         self._labels = labels
         names = tuple(labels)
         streamed = (*names, "is_streaming")
+        scheduler = tuple(scheduler_labels(static))
 
         def counter(name: str, text: str, labelnames: Sequence[str] = names) -> Counter:
             return Counter(f"sglang:{name}", text, labelnames, registry=self.registry)
@@ -169,6 +174,9 @@ class EngineMetrics:
         self._aborted = counter("num_aborted_requests_total", "Number of requests aborted.")
         self._ttft = histogram(
             "time_to_first_token_seconds", "Histogram of time to first token in seconds.", TTFT_BUCKETS, streamed
+        )
+        self._queue_time = histogram(
+            "queue_time_seconds", "Histogram of queueing time in seconds.", QUEUE_BUCKETS, scheduler
         )
         self._itl = histogram(
             "inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", ITL_BUCKETS
@@ -203,6 +211,10 @@ class EngineMetrics:
     def first_token(self, live: Live) -> None:
         """The first token of a request was made."""
         seconds = (live.last_token_us - live.arrived_us) / 1e6
+        if live.prefill_started_us is not None:
+            self._queue_time.labels(**scheduler_labels(self._static)).observe(
+                (live.prefill_started_us - live.arrived_us) / 1e6
+            )
         self._ttft.labels(**self._of(live), is_streaming=_flag(live.streamed)).observe(seconds)
 
     def next_token(self, live: Live, gap_us: int) -> None:

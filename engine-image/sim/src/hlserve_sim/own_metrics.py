@@ -61,7 +61,7 @@ class OwnMetrics:
     def ended(self, live: Live) -> None:
         """A request left the engine."""
         if live.ended is FinishReason.ABORT:
-            stage = "decode" if live.made else "prefill" if live.prefill_started else "queue"
+            stage = "decode" if live.made else "queue" if live.prefill_started_us is None else "prefill"
             self._aborts.labels(stage=stage).inc()
 
 
