@@ -1,7 +1,6 @@
 """The command `hlserve-router`."""
 
 import os
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -63,35 +62,32 @@ def _settings(given: dict[str, Any]) -> Settings:
 
 def run(settings: Settings) -> None:
     """Serves until a signal. Raises StartError."""
-    if os.environ.get(WORKER_VARIABLE):
-        _run_one(settings, bind(settings.host, settings.port, shared=True), bind("127.0.0.1", 0))
-    elif settings.workers == 1:
-        _run_one(settings, bind(settings.host, settings.port), bind(settings.host, settings.admin_port))
-    else:
+    if not os.environ.get(WORKER_VARIABLE) and settings.workers > 1:
         _run_many(settings)
-
-
-def _run_one(settings: Settings, public: socket.socket, admin: socket.socket) -> None:
+        return
     try:
         router = Router(settings)
     except OSError as error:
         raise StartError(f"{settings.admin_token_file} cannot be read: {error.strerror}.") from error
-    uvloop.run(serve(router, public, admin))
+    worker = bool(os.environ.get(WORKER_VARIABLE))
+    with (
+        bind(settings.host, settings.port, shared=worker) as public,
+        bind("127.0.0.1" if worker else settings.host, settings.admin_port) as admin,
+    ):
+        uvloop.run(serve(router, public, admin))
 
 
 def _run_many(settings: Settings) -> None:
-    admin = bind(settings.host, settings.admin_port)
-    alone = bind(settings.host, settings.port)  # fails if anybody else, also another router, has the port
-    port = alone.getsockname()[1]
-    alone.close()
-    public = reserve(settings.host, port)
+    with bind(settings.host, settings.port) as alone:  # fails if anybody else, also another router, has the port
+        port = alone.getsockname()[1]
     arguments = ["--table", str(settings.table), "--host", settings.host, "--workers", str(settings.workers)]
     for keyring in settings.keyrings:
         arguments += ["--keyring", str(keyring)]
     if settings.admin_token_file is not None:
         arguments += ["--admin-token-file", str(settings.admin_token_file)]
     arguments += ["--log-level", settings.log_level]
-    uvloop.run(Supervisor(settings, public, admin, tuple(arguments)).run())
+    with reserve(settings.host, port) as public, bind(settings.host, settings.admin_port) as admin:
+        uvloop.run(Supervisor(settings, public, admin, tuple(arguments)).run())
 
 
 if __name__ == "__main__":
