@@ -330,7 +330,8 @@ class Proxy:
             self.limits.settle(exchange.reservation, used_tokens(exchange), now)
         account(self.metrics, exchange, ending, now)
         exchange.body = b""
-        self.log.info("request", extra={"fields": log_fields(exchange, ending, now)})
+        if self.log.isEnabledFor(logging.INFO):
+            self.log.info("request", extra={"fields": log_fields(exchange, ending, now)})
         self.admission.pump(now)
 
     def reject(self, route_name: str, refusal: Refusal) -> None:

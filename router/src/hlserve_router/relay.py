@@ -17,11 +17,11 @@ from hlserve_router.exchange import Exchange
 from hlserve_router.outcome import CLIENT_GONE, Ending, passed, refused
 from hlserve_router.proxy import FAILURE_MESSAGES, FAILURE_REASONS, Proxy
 from hlserve_router.sse import (
-    USAGE_MARKS,
     StreamSplitter,
     event_data,
     events,
     has_error,
+    has_usage,
     is_complete,
     read_error,
     read_usage,
@@ -65,9 +65,32 @@ class Relay:
     """One request's step 7. A face makes it, calls `submit` (through `proxy`), `tick`, `client_gone`, `pause`, `resume`."""
 
     __slots__ = (
-        "_body", "_body_bytes", "_call", "_client", "_complete", "_down", "_early", "_erred", "_first", "_head_at", "_headers",
-        "_last_read", "_last_write", "_opened", "_paused", "_splitter", "_sse", "_status", "_strip", "_tail", "_total_at",
-        "exchange", "over", "proxy",
+        "_body",
+        "_body_bytes",
+        "_call",
+        "_client",
+        "_complete",
+        "_down",
+        "_early",
+        "_erred",
+        "_first",
+        "_head_at",
+        "_headers",
+        "_last_read",
+        "_last_write",
+        "_now",
+        "_opaque",
+        "_opened",
+        "_paused",
+        "_splitter",
+        "_sse",
+        "_status",
+        "_strip",
+        "_tail",
+        "_total_at",
+        "exchange",
+        "over",
+        "proxy",
     )  # fmt: skip
 
     def __init__(self, proxy: Proxy, client: UpstreamClient, exchange: Exchange, down: Downstream) -> None:
@@ -76,6 +99,7 @@ class Relay:
         self.over = False
         self._client = client
         self._down = down
+        self._now = proxy.clocks.monotonic
         self._call: Call | None = None
         self._opened = self._early = self._paused = self._erred = self._complete = False
         self._last_write = exchange.arrived
@@ -88,6 +112,8 @@ class Relay:
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_at = self._last_read = 0.0
         self._sse = False
+        self._opaque = False
+        """True if the body is compressed: nothing can be put between its events."""
         self._splitter = StreamSplitter()
         self._first = b""
         self._body: list[bytes] = []
@@ -187,7 +213,7 @@ class Relay:
                     200, self._headers if self._sse else [(b"content-type", b"text/event-stream; charset=utf-8")]
                 )
         quiet = self._opened and now - self._last_write >= timeouts.ping_seconds
-        if quiet and self._splitter.at_boundary and not self._has_encoding():
+        if quiet and self._splitter.at_boundary and not self._opaque:
             self._write(PING[exchange.route.shape])
 
     # from the queue ---------------------------------------------------------------------------------------------------
@@ -211,12 +237,13 @@ class Relay:
 
     def upstream_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """The answer's status and headers."""
-        now = self.proxy.now()
+        now = self._now()
         self._status, self._headers, self._head_at = status, headers, now
         self._last_read = now
         kind = next((value for name, value in headers if name == b"content-type"), b"")
         self._early = self._opened
         self._sse = status < 400 and kind.lower().startswith(b"text/event-stream")
+        self._opaque = any(name == b"content-encoding" and value.lower() != b"identity" for name, value in headers)
         endpoint = self.exchange.endpoint
         if endpoint is not None and status < 500 and status != 429:
             endpoint.answered(now)
@@ -230,8 +257,8 @@ class Relay:
         """Body bytes."""
         if self._call is None:
             return
-        self._last_read = self.proxy.now()
-        if not self._sse or self._has_encoding():
+        self._last_read = self._now()
+        if not self._sse or self._opaque:
             self._plain(data)
             return
         ready = self._splitter.feed(data)
@@ -241,7 +268,7 @@ class Relay:
     def upstream_end(self) -> None:
         """The answer is complete."""
         self._call = None
-        if self._sse and not self._has_encoding():
+        if self._sse and not self._opaque:
             self._stream_end()
         else:
             self._plain_end()
@@ -268,7 +295,7 @@ class Relay:
             if not self._first_events(data):
                 return
         exchange.events += data.count(b"\n\n")
-        if any(mark in data for mark in USAGE_MARKS):
+        if has_usage(data):
             read_usage(data, exchange.usage)
             if self._strip:
                 data = without_usage_chunks(data)
@@ -293,7 +320,7 @@ class Relay:
         if first is not None and (error := read_error(first, self.exchange.route.shape)) is not None:
             self._first_error(error.status, error.body)
             return False
-        self.exchange.first_event = self.proxy.now()
+        self.exchange.first_event = self._now()
         if not self._opened:
             self._open(self._status, self._headers)
         return True
@@ -352,7 +379,7 @@ class Relay:
             self._write(data)
             return
         self._body.append(data)
-        if self._body_bytes > WHOLE_BYTES or (self._sse and self._has_encoding()):
+        if self._body_bytes > WHOLE_BYTES or (self._sse and self._opaque):
             self._open(self._status, self._headers)
             self._tail = self._body[-1][-TAIL_BYTES:]
             for piece in self._body:
@@ -411,7 +438,7 @@ class Relay:
             self._down.start(made.status, [*made.headers, *self._identity()])
             self._down.write(made.body)
             self._down.finish()
-        elif (self._sse or not self._head_at) and self._splitter.at_boundary and not self._has_encoding():
+        elif (self._sse or not self._head_at) and self._splitter.at_boundary and not self._opaque:
             self._splitter.drop()
             self._down.write(error_event(refusal, exchange.route.shape, exchange.head.request_id))
             self._down.finish()
@@ -442,7 +469,7 @@ class Relay:
         endpoint, pool = exchange.endpoint, exchange.pool
         if endpoint is None or pool is None or pool.route.foreign or exchange.route.rid is RidTravel.NONE:
             return
-        endpoint.aborted[exchange.rid] = self.proxy.now()
+        endpoint.aborted[exchange.rid] = self._now()
         body = b'{"rid":"%b"}' % exchange.rid.encode()
         request = EngineRequest("POST", "/abort_request", ((b"content-type", b"application/json"),), (body,))
         self._client.send(endpoint.link, request, Discard())
@@ -456,7 +483,7 @@ class Relay:
             dropped = (b"content-length", b"x-accel-buffering", b"cache-control")
             kept = [header for header in kept if header[0] not in dropped]
             kept.extend(_NO_BUFFER)
-        self._last_write = self.proxy.now()
+        self._last_write = self._now()
         self._down.start(status, [*kept, *self._identity()])
 
     def _identity(self) -> list[tuple[bytes, bytes]]:
@@ -470,12 +497,8 @@ class Relay:
         return headers
 
     def _write(self, data: bytes) -> None:
-        self._last_write = self.proxy.now()
+        self._last_write = self._now()
         self._down.write(data)
-
-    def _has_encoding(self) -> bool:
-        """True if the body is compressed: then it is opaque, and nothing can be put between its events."""
-        return any(name == b"content-encoding" and value.lower() != b"identity" for name, value in self._headers)
 
     def _meter(self) -> None:
         """Counts reply tokens while they flow; `settle` corrects to what the engine reports."""

@@ -192,16 +192,23 @@ def _is_usage_chunk(event: bytes) -> bool:
 _PROMPT: Final = re.compile(rb'"(?:prompt_tokens|input_tokens)"\s*:\s*(\d{1,12})')
 _COMPLETION: Final = re.compile(rb'"(?:completion_tokens|output_tokens)"\s*:\s*(\d{1,12})')
 _CACHED: Final = re.compile(rb'"(?:cached_tokens|cache_read_input_tokens)"\s*:\s*(\d{1,12})')
-USAGE_MARKS: Final = (b'"usage"', b'"meta_info"')
+_USAGE_AT: Final = re.compile(rb'"(?:usage|meta_info)"\s*:\s*\{')
+
+
+def has_usage(data: bytes) -> bool:
+    """True if `data` holds usage that is not null: engines write `"usage":null` into every other chunk."""
+    return _USAGE_AT.search(data) is not None
 
 
 def read_usage(data: bytes, usage: Usage) -> None:
     """Takes the last usage numbers of `data` into `usage`; leaves what is not there."""
-    at = max(data.rfind(mark) for mark in USAGE_MARKS)
+    at = -1
+    for found in _USAGE_AT.finditer(data):
+        at = found.start()
     if at < 0:
         return
     tail = data[at : at + 2048]
     for pattern, name in ((_PROMPT, "prompt_tokens"), (_COMPLETION, "completion_tokens"), (_CACHED, "cached_tokens")):
-        found = pattern.search(tail)
-        if found is not None:
-            setattr(usage, name, int(found.group(1)))
+        number = pattern.search(tail)
+        if number is not None:
+            setattr(usage, name, int(number.group(1)))
