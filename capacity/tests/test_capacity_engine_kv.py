@@ -110,7 +110,7 @@ def test_a_session_is_recognised_by_its_prefix(prompt: list[int], continues: boo
 
 def test_the_longest_continued_session_is_taken_over() -> None:
     driver = driver_of(SESSIONS)
-    driver.submit(ask("short", repeat(1, 50), 1), ask("long", repeat(1, 100), 1))
+    driver.submit(ask("long", repeat(1, 100), 1), ask("short", repeat(1, 50), 1))
     while driver.served["long"].end is None:
         driver.step()
     driver.submit(ask("next", repeat(1, 120), 1))
@@ -318,6 +318,16 @@ def test_the_ratio_decays_to_its_floor_and_is_estimated_anew_by_a_retraction() -
 def test_a_ratio_outside_its_range_is_refused(initial: float) -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
         NewTokenRatio(initial)
+
+
+def test_admission_leaves_one_token_for_each_row_that_decodes_however_small_the_ratio() -> None:
+    driver = driver_of(TIGHT)
+    driver.submit(ask("a", repeat(1, 100), 50), ask("b", repeat(2, 100), 50))
+    driver.run_steps(3)
+    room = TIGHT.pool_tokens - driver.engine.gauges().kv_used_tokens
+    driver.submit(ask("exact", repeat(3, room), 2))
+    driver.run()
+    assert all(served.end is FinishReason.LENGTH for served in driver.served.values())
 
 
 @pytest.mark.parametrize(("ratio", "running"), [(1.0, 2), (0.0, 5)], ids=["careful", "bold"])

@@ -101,7 +101,9 @@ def test_class_blind_mixes_the_traffic_and_a_split_does_not() -> None:
 
 
 def test_a_session_stays_on_its_engine_and_sessions_spread() -> None:
-    result = simulate(split(3), agents(6), COST, TIMELINE)
+    listed = tuple(session(f"s{number}", 6, 100_000 + 70_000 * number, 20 + 17 * number) for number in range(18))
+    workload = Workload(sessions=listed, slot_start_us=(0,) * 6, first_rounds=(0,) * 6)
+    result = simulate(split(3), workload, COST, TIMELINE)
     homes: dict[str, set[int | None]] = {}
     for record in result.records:
         homes.setdefault(record.session or "", set()).add(record.replica)
@@ -164,6 +166,13 @@ def test_a_shed_agent_comes_again_and_its_wait_counts() -> None:
     assert agent.ttft_us is not None
     assert agent.ttft_us > 2 * SECOND
     assert (agent.outcome, agent.reason) == (Outcome.OK, None)
+
+
+def test_a_shed_agent_does_not_come_again_after_the_window() -> None:
+    workload = replace(agents(1), chat=(ChatArrival(0, 100, 5_000), ChatArrival(0, 100, 2)))
+    arm = blind(NARROW, shedding=Shedding(queued_per_replica=1, agent_retry_us=3 * SECOND))
+    agent = of(simulate(arm, workload, COST, TIMELINE), Traffic.AGENT)[0]
+    assert (agent.attempts, agent.outcome, agent.reason) == (4, Outcome.UNFINISHED, "queue_full")
 
 
 def test_a_request_that_no_engine_can_hold_is_shed_with_the_engines_reason() -> None:
