@@ -21,8 +21,10 @@ from hlserve_capacity.verdicts import SloReason
 HUMAN_LESS_GRACE_SECONDS = 600
 MAX_GRACE_SECONDS = 3600
 GRACE_SLACK_SECONDS = 15
-HUMAN_LESS_IN_FLIGHT_FACTOR = 1.2
-"""A little more than runs, so that a freed slot is refilled without a round trip to the router."""
+HUMAN_LESS_WAITING = 128
+"""Requests that may wait in a human-less engine: up to so many SGLang orders by prefix. Longest-prefix order and KV-aware admission
+keep a session's rounds together only if they see them: rounds held back by the router come first in, first out, and find their
+prefix evicted."""
 
 
 class _Ledger:
@@ -109,11 +111,9 @@ def _human_less(inputs: DerivationInputs) -> DerivedPool:
     user, ledger = inputs.overrides, _Ledger(inputs.basis)
     if inputs.basis is None:
         running = ledger.default("maxRunningRequests", user.max_running_requests, None, inputs.missing_basis)
-        tokens = None
     else:
         batch, _, why = memory_bound(inputs.basis.cost, inputs.lengths, inputs.max_batch)
         running = ledger.derived("maxRunningRequests", user.max_running_requests, batch, why)
-        tokens = math.floor(HUMAN_LESS_IN_FLIGHT_FACTOR * KV_SHARE * inputs.basis.cost.pool_tokens)
     chunk_why = "the device's default: it sets the memory reserve; throughput mode lifts only the scheduling bound"
     chunk = ledger.default("chunkedPrefillSize", user.chunked_prefill_size, inputs.default_chunk_tokens, chunk_why)
     queued = ledger.default("maxQueuedRequests", user.max_queued_requests, None, "")
@@ -124,8 +124,8 @@ def _human_less(inputs: DerivationInputs) -> DerivedPool:
         queued=queued,
         chunk=chunk,
         ttl_ms=None,
-        max_in_flight=None if running is None else math.ceil(HUMAN_LESS_IN_FLIGHT_FACTOR * running),
-        in_flight_tokens=tokens,
+        max_in_flight=_sum(running, HUMAN_LESS_WAITING if queued is None else queued),
+        in_flight_tokens=None,
         choice=None,
     )
 
@@ -184,9 +184,10 @@ def _finish(
     """The settings that do not depend on the batch, and the whole."""
     user = inputs.overrides
     context = ledger.default("contextLength", user.context_length, inputs.context_length, "the model's own")
-    human_less = inputs.mode is Mode.HUMAN_LESS
-    ledger.derived("maxInFlight", None, max_in_flight, "running × 1.2" if human_less else "running + queued")
-    tokens_why = "KV of 0.9 of the pool × 1.2" if human_less else "KV of 0.9 of the pool, and P95 lengths of the queue"
+    waiting = inputs.mode is Mode.HUMAN_LESS and user.max_queued_requests is None
+    in_flight_why = f"running + {HUMAN_LESS_WAITING} that the engine orders by prefix" if waiting else "running + queued"
+    ledger.derived("maxInFlight", None, max_in_flight, in_flight_why)
+    tokens_why = "KV of 0.9 of the pool, and P95 lengths of the queue"
     tokens = ledger.derived("inFlightTokens", user.in_flight_tokens, in_flight_tokens, tokens_why)
     return DerivedPool(
         max_running_requests=running,
