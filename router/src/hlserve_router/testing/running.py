@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -89,8 +89,9 @@ async def _served(app: FastAPI) -> AsyncIterator[str]:
     try:
         yield url_of(listener)
     finally:
-        server.should_exit = True
-        await main
+        main.cancel()  # it would look for the end only every 100 ms
+        with suppress(asyncio.CancelledError):
+            await main
         await server.shutdown(sockets=[listener])
         listener.close()
 
