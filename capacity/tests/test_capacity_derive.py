@@ -237,7 +237,7 @@ def test_interactive_engines_get_their_flags() -> None:
     assert args_of(pool()) == [
         *("--served-model-name", "llama"),
         *("--max-running-requests", "21"),
-        *("--max-queued-requests", "1"),
+        *("--max-queued-requests", "22"),
         *("--chunked-prefill-size", "128"),
         *("--enable-mixed-chunk", "--schedule-policy", "fcfs", "--enable-priority-scheduling"),
         *("--enable-metrics", "--stream-response-default-include-usage"),
