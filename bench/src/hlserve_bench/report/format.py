@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from hlserve_bench.report.build import NO_POOL
 from hlserve_bench.report.model import Percentiles
 
 MISSING = "–"
@@ -34,5 +35,5 @@ def rate(value: float | None) -> str:
 
 
 def count(values: Mapping[str, int]) -> str:
-    """`name count, name count`."""
-    return ", ".join(f"{name} {number:,}" for name, number in values.items())
+    """`name count, name count`. The pool `none` is said in words: its requests had no answer when the run ended."""
+    return ", ".join(f"{'no pool yet' if name == NO_POOL else name} {number:,}" for name, number in values.items())

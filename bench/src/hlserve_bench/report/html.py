@@ -133,7 +133,7 @@ def _placement(report: Report) -> list[tuple[str, str, str, str]]:
             arm.name,
             name,
             count(figures.requests_by_pool),
-            count(figures.spill_reasons) or "none: all went to their first pool",
+            count(figures.spill_reasons) or "no request carries one",
         )
         for arm in (report.arms.class_blind, report.arms.hlserve)
         for name, figures in (("interactive", arm.classes.interactive), ("agent", arm.classes.agent))
