@@ -17,7 +17,7 @@ from hlserve_local.demo_cell import CLASS_BLIND, QUICKSTART, DemoCell, find_exam
 from hlserve_local.demo_live import LoadFailedError, run_live, run_load_process
 from hlserve_local.demo_report import DemoRun, figures, report, write_report
 
-TIMING = Timing(warmup_seconds=1.0, measured_seconds=6.0, drain_seconds=8.0)
+TIMING = Timing(warmup_seconds=1.0, measured_seconds=4.0, drain_seconds=8.0)
 LOAD = LoadSpec(
     chat_rps=2.0,
     agent_sessions=3,
