@@ -10,6 +10,7 @@ from hlserve_capacity.lab.metrics import summarise
 from hlserve_capacity.lab.scheduler import run_open_loop
 from hlserve_capacity.lab.workload import LabRequest, lognormal, lognormal_sigma
 from hlserve_capacity.linear import batching_lab
+from hlserve_capacity.sizing import replicas_for
 
 EXACT = 1e-9
 
@@ -37,6 +38,7 @@ def test_offered_load_against_decode_capacity() -> None:
     capacity = closed_forms.saturated_tokens_per_second(batching_lab(), 16)
     assert 4 * 200 / capacity == pytest.approx(0.64, rel=EXACT)
     assert capacity < 10 * 200
+    assert replicas_for(10, capacity / 200, utilisation=1.0) == 2
 
 
 @pytest.mark.parametrize(("count", "expected"), [(4, 2.0833), (8, 2.7179), (16, 3.380729), (32, 4.0585), (64, 4.7439)])
@@ -76,8 +78,8 @@ def test_capacity_with_prefill_solves_its_own_fixed_point() -> None:
 
 @pytest.mark.parametrize(
     ("tokens_per_second", "batch"),
-    [(1150, 15), (1147, 14), (120, 1), (4000, None)],
-    ids=["mission 3 needs 15", "14 are just short of 1150", "one is enough", "no batch reaches 1/s"],
+    [(1150, 15), (1147.5, 14), (1147.6, 15), (120, 1), (4000, None)],
+    ids=["mission 3 needs 15", "14 reach 1147.5", "and no more", "one is enough", "no batch reaches 1/s"],
 )
 def test_smallest_batch_for_a_throughput(tokens_per_second: float, batch: int | None) -> None:
     assert closed_forms.smallest_batch_for(batching_lab(), tokens_per_second) == batch

@@ -48,31 +48,42 @@ def mean_of(summaries: tuple[LabSummary, ...], value: Callable[[LabSummary], flo
     return fmean(number for summary in summaries if (number := value(summary)) is not None)
 
 
+def range_of(summaries: tuple[LabSummary, ...], value: Callable[[LabSummary], float]) -> tuple[float, float]:
+    numbers = [value(summary) for summary in summaries]
+    return min(numbers), max(numbers)
+
+
 def test_static_batching_at_4_rps() -> None:
+    """Seeds 0 to 39 of the generator that the known values come from, so mean and range are theirs, not just near them."""
     runs = minute(4, Static(16), 200, 40)
-    assert mean_of(runs, lambda run: run.tokens_per_second) == pytest.approx(345, rel=0.12)
-    assert mean_of(runs, lambda run: run.useful_share) == pytest.approx(0.302, rel=0.05)
-    assert mean_of(runs, lambda run: run.ttft.p95_ms) == pytest.approx(30_700, rel=0.12)
+    assert mean_of(runs, lambda run: run.tokens_per_second) == pytest.approx(345, abs=0.5)
+    assert range_of(runs, lambda run: run.tokens_per_second) == pytest.approx((276, 446), abs=0.5)
+    assert mean_of(runs, lambda run: run.useful_share) == pytest.approx(0.302, abs=0.0005)
+    assert range_of(runs, lambda run: run.useful_share) == pytest.approx((0.256, 0.399), abs=0.0005)
+    assert mean_of(runs, lambda run: run.ttft.p95_ms) == pytest.approx(30_700, abs=50)
     assert all(run.tpot.p95_ms == pytest.approx(12.8, rel=1e-9) for run in runs)
 
 
 def test_static_batching_drained_shows_the_whole_wait() -> None:
     p95s = [summarise(play(seed, 4, Static(16), horizon_us=None)).ttft.p95_ms or 0 for seed in range(40)]
-    assert fmean(p95s) == pytest.approx(65_600, rel=0.12)
+    assert fmean(p95s) == pytest.approx(65_600, rel=0.05)
 
 
 def test_continuous_batching_at_4_rps() -> None:
     runs = minute(4, Continuous(16), 200, 40)
-    assert mean_of(runs, lambda run: run.tokens_per_second) == pytest.approx(771, rel=0.04)
+    assert mean_of(runs, lambda run: run.tokens_per_second) == pytest.approx(771, abs=0.5)
+    assert range_of(runs, lambda run: run.tokens_per_second) == pytest.approx((604, 937), abs=0.5)
     assert mean_of(runs, lambda run: run.useful_share) == pytest.approx(1, abs=1e-9)
-    assert mean_of(runs, lambda run: run.ttft.p95_ms) == pytest.approx(92, rel=0.10)
-    assert mean_of(runs, lambda run: run.tpot.p95_ms) == pytest.approx(12.1, rel=0.04)
+    assert mean_of(runs, lambda run: run.ttft.p95_ms) == pytest.approx(92, abs=0.5)
+    assert mean_of(runs, lambda run: run.tpot.p95_ms) == pytest.approx(12.1, abs=0.05)
 
 
 def test_mission_one_continuous_batching_more_than_doubles_static() -> None:
     static = mean_of(minute(4, Static(16), 200, 40), lambda run: run.tokens_per_second)
     runs = minute(4, Continuous(16), 200, 40)
-    assert 2.0 < mean_of(runs, lambda run: run.tokens_per_second) / static < 2.6
+    ratio = mean_of(runs, lambda run: run.tokens_per_second) / static
+    assert 2.0 < ratio < 2.6
+    assert ratio == pytest.approx(2.23, abs=0.005)
     assert mean_of(runs, lambda run: run.useful_share) >= 0.99
 
 
@@ -178,14 +189,21 @@ def keeps_at(batch: int, rate_per_second: float, seeds: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("batch", "rate_per_second", "seeds"),
-    [(12, 3.84, 6), (16, 4.95, 6), (20, 5.86, 6), (24, 6.59, 6), (26, 6.84, 6), (16, 4.79, 20)],
-    ids=["12 slots", "16 slots", "20 slots", "24 slots", "26 slots", "16 slots, other seeds"],
+    ("batch", "rate_per_second"),
+    [(12, 3.84), (16, 4.95), (20, 5.86), (24, 6.59), (26, 6.84)],
+    ids=["12 slots", "16 slots", "20 slots", "24 slots", "26 slots"],
 )
-def test_highest_rate_within_both_targets(batch: int, rate_per_second: float, seeds: int) -> None:
-    """The value hangs on the seeds by about 0.15 requests a second: six give 4.95 with 16 slots, twenty give 4.79."""
-    assert keeps_at(batch, rate_per_second - 0.15, seeds)
-    assert not keeps_at(batch, rate_per_second + 0.15, seeds)
+def test_highest_rate_within_both_targets(batch: int, rate_per_second: float) -> None:
+    """Means over twenty seeds. Near the knee p95 TTFT rises steeply, so seeds with a late burst lead the mean."""
+    assert keeps_at(batch, rate_per_second - 0.15, seeds=20)
+    assert not keeps_at(batch, rate_per_second + 0.15, seeds=20)
+
+
+def test_highest_rate_of_the_six_seeds_behind_the_known_value() -> None:
+    """The known 4.95 of 16 slots is six seeds' to within its search step; twenty allow 0.1 less."""
+    assert keeps_at(16, 4.95, seeds=6)
+    assert not keeps_at(16, 5.0, seeds=6)
+    assert not keeps_at(16, 4.85, seeds=20)
 
 
 def test_bisection_finds_the_highest_rate() -> None:
