@@ -185,7 +185,9 @@ def _finish(
     user = inputs.overrides
     context = ledger.default("contextLength", user.context_length, inputs.context_length, "the model's own")
     waiting = inputs.mode is Mode.HUMAN_LESS and user.max_queued_requests is None
-    in_flight_why = f"running + {HUMAN_LESS_WAITING} that the engine orders by prefix" if waiting else "running + queued"
+    in_flight_why = (
+        f"running + {HUMAN_LESS_WAITING} that the engine orders by prefix" if waiting else "running + queued"
+    )
     ledger.derived("maxInFlight", None, max_in_flight, in_flight_why)
     tokens_why = "KV of 0.9 of the pool, and P95 lengths of the queue"
     tokens = ledger.derived("inFlightTokens", user.in_flight_tokens, in_flight_tokens, tokens_why)
