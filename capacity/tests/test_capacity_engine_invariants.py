@@ -17,7 +17,12 @@ CONFIGS = [
     replace(BASE, mixed_chunk=True, chunked_prefill_size=9),
     replace(BASE, mixed_chunk=True, chunked_prefill_size=9, reserve_output=False, new_token_ratio=0.1),
     replace(
-        BASE, reserve_output=False, new_token_ratio=0.0, schedule_policy=SchedulePolicy.LPM, priority_scheduling=True
+        BASE,
+        reserve_output=False,
+        new_token_ratio=0.0,
+        schedule_policy=SchedulePolicy.LPM,
+        priority_scheduling=True,
+        priority_retraction=True,
     ),
     replace(BASE, throughput_mode=True, kv_aware_admission=True, schedule_policy=SchedulePolicy.LPM),
     replace(BASE, throughput_mode=True, kv_aware_admission=True, two_stage=True, max_prefill_tokens=20),

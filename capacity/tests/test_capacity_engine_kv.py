@@ -285,10 +285,19 @@ def test_full_reservation_never_retracts() -> None:
     ("config", "victim"),
     [
         (TIGHT, "young"),
-        (replace(TIGHT, priority_scheduling=True), "old"),
-        (replace(TIGHT, priority_scheduling=True, low_priority_values_first=True), "young"),
+        (replace(TIGHT, priority_scheduling=True), "young"),
+        (replace(TIGHT, priority_scheduling=True, priority_retraction=True), "old"),
+        (
+            replace(TIGHT, priority_scheduling=True, priority_retraction=True, low_priority_values_first=True),
+            "young",
+        ),
     ],
-    ids=["the one with the fewest tokens", "the least urgent", "the least urgent where low values are urgent"],
+    ids=[
+        "the one with the fewest tokens",
+        "the same where priorities decide only on the queue",
+        "the least urgent",
+        "the least urgent where low values are urgent",
+    ],
 )
 def test_who_is_retracted_first(config: EngineConfig, victim: str) -> None:
     driver = driver_of(config)

@@ -69,8 +69,8 @@ class Roofline:
         "_head_row_us",
         "_knee_tokens",
         "_kv_read_us",
+        "_kv_token_bytes",
         "_pointwise_us",
-        "_pool_tokens",
         "_prefill_attention_us",
         "_reduce_us",
         "_shape",
@@ -107,8 +107,7 @@ class Roofline:
         head = shape.vocabulary * hidden
         self._head_read_us = _US * head * shape.bytes_per_parameter / (ways * hbm * streaming)
         self._head_row_us = _US * 2 * head / (ways * flops * _HEAD_MFU)
-        free_bytes = ways * device.memory_bytes * MEMORY_SHARE - shape.weight_bytes
-        self._pool_tokens = max(0, int(free_bytes / (shape.kv_bytes_per_token * ways / kv_ways)))
+        self._kv_token_bytes = shape.kv_bytes_per_token * ways / kv_ways
 
     @property
     def shape(self) -> ModelShape:
@@ -132,8 +131,8 @@ class Roofline:
 
     @property
     def pool_tokens(self) -> int:
-        """KV tokens that fit beside the weights; 0 if the weights alone do not fit."""
-        return self._pool_tokens
+        """KV tokens that fit beside the weights in the usual share of memory; 0 if the weights alone do not fit."""
+        return self.pool_tokens_within(MEMORY_SHARE)
 
     @property
     def weight_pass_us(self) -> float:
@@ -144,6 +143,14 @@ class Roofline:
     def kv_read_us_per_token(self) -> float:
         """κ: decode attention's cost of one context token in one step."""
         return self._kv_read_us
+
+    def pool_tokens_within(self, memory_share: float) -> int:
+        """KV tokens that fit beside the weights if both may take this share of the devices' memory; 0 if none do.
+
+        Where KV heads are fewer than devices they are replicated, and every copy takes its room.
+        """
+        free_bytes = self._tensor_parallel * self._device.memory_bytes * memory_share - self._shape.weight_bytes
+        return max(0, int(free_bytes / self._kv_token_bytes))
 
     def step_us(
         self, decode_sequences: int, decode_context_tokens: int, chunks: Sequence[tuple[int, int]] = ()

@@ -86,6 +86,26 @@ def test_the_pool_follows_the_memory_fraction_and_its_floor() -> None:
     assert given.config.pool_tokens == smaller
 
 
+def test_priorities_decide_on_retraction_only_when_asked() -> None:
+    by_length = resolve(parse(["--enable-priority-scheduling", "--retraction-policy", "length"])).config
+    by_priority = resolve(parse(["--enable-priority-scheduling", "--retraction-policy", "priority"])).config
+    assert (by_length.priority_scheduling, by_length.priority_retraction) == (True, False)
+    assert by_priority.priority_retraction
+
+
+@pytest.mark.parametrize(
+    ("arguments", "bound"),
+    [
+        (["--schedule-policy", "lpm"], 128),
+        (["--schedule-policy", "lpm", "--lpm-max-waiting", "5"], 5),
+        (["--enable-throughput-mode"], None),
+    ],
+    ids=["stock", "given", "throughput mode"],
+)
+def test_lpm_gives_up_above_a_number_of_waiting_requests_as_in_sglang(arguments: list[str], bound: int | None) -> None:
+    assert resolve(parse(arguments)).config.lpm_max_waiting == bound
+
+
 @pytest.mark.parametrize(("value", "expected"), [("1", True), ("true", True), ("0", False), ("", False)])
 def test_header_overrides_follow_sglangs_variable(value: str, expected: bool) -> None:
     assert parse([], {"SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES": value}).header_overrides is expected

@@ -308,7 +308,7 @@ class Scheduler:
             return
         victims = retraction_order(
             ((item, self._running.made(item)) for item in self._running.decoding.values()),
-            priority=config.priority_scheduling,
+            priority=config.priority_retraction,
             low_first=config.low_priority_values_first,
         )
         for retracted, victim in enumerate(victims):

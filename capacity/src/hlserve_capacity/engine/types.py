@@ -71,6 +71,8 @@ class EngineConfig:
     schedule_policy: SchedulePolicy = SchedulePolicy.FCFS
     priority_scheduling: bool = False
     low_priority_values_first: bool = False
+    priority_retraction: bool = False
+    """Retract the least urgent request first (SGLang: `--retraction-policy priority`), else the one with the shortest reply so far."""
     throughput_mode: bool = False
     kv_aware_admission: bool = False
     admission_fraction: float = 0.9

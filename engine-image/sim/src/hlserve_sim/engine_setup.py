@@ -6,7 +6,7 @@ from hlserve_capacity import devices, shapes
 from hlserve_capacity.engine.types import EngineConfig
 from hlserve_capacity.lookup import UnknownNameError
 from hlserve_capacity.roofline import MEMORY_SHARE, Roofline
-from hlserve_sim.flags import FlagError, Flags
+from hlserve_sim.flags import PRIORITY_RETRACTION, FlagError, Flags
 
 RATIO_ADMISSION = "ratio"
 
@@ -40,7 +40,7 @@ def resolve(flags: Flags) -> EngineSetup:
     except ValueError as error:
         raise FlagError(f"--tp {flags.tensor_parallel}: {error}") from error
     fraction, fraction_why = _memory_fraction(flags)
-    pool_tokens = _pool_tokens(cost, fraction)
+    pool_tokens = cost.pool_tokens_within(fraction)
     if flags.max_total_tokens is not None:
         pool_tokens = min(pool_tokens, flags.max_total_tokens) if pool_tokens > 0 else 0
     if pool_tokens < 1:
@@ -62,6 +62,7 @@ def resolve(flags: Flags) -> EngineSetup:
         schedule_policy=flags.schedule_policy,
         priority_scheduling=flags.enable_priority_scheduling,
         low_priority_values_first=flags.schedule_low_priority_values_first,
+        priority_retraction=flags.retraction_policy == PRIORITY_RETRACTION,
         throughput_mode=throughput,
         kv_aware_admission=throughput,
         session_idle_us=round(flags.session_idle_seconds * 1e6),
@@ -79,13 +80,6 @@ def _memory_fraction(flags: Flags) -> tuple[float, str]:
     if flags.throughput_memfloor is not None and flags.throughput_memfloor > MEMORY_SHARE:
         return flags.throughput_memfloor, f"--throughput-memfloor above the automatic {MEMORY_SHARE:g}"
     return MEMORY_SHARE, "automatic"
-
-
-def _pool_tokens(cost: Roofline, fraction: float) -> int:
-    shape, ways = cost.shape, cost.tensor_parallel
-    copies = ways / min(ways, shape.kv_heads)
-    free_bytes = ways * cost.device.memory_bytes * fraction - shape.weight_bytes
-    return max(0, int(free_bytes / (shape.kv_bytes_per_token * copies)))
 
 
 def _caps(config: EngineConfig, fraction: float, fraction_why: str) -> tuple[Cap, ...]:

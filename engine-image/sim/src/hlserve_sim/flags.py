@@ -13,7 +13,9 @@ HEADER_OVERRIDES_VARIABLE = "SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES"
 PRIORITY_POLICIES = ("fcfs",)
 POLICIES = tuple(policy.value for policy in SchedulePolicy)
 HUMAN_LESS_POLICY = SchedulePolicy.LPM
-
+PRIORITY_RETRACTION = "priority"
+STOCK_LPM_MAX_WAITING = 128
+"""Above this many waiting requests SGLang 0.5.23 stops matching prefixes and serves in order of arrival."""
 
 WITHOUT_EFFECT: Mapping[str, bool] = MappingProxyType(
     {
@@ -186,7 +188,7 @@ def build_parser() -> argparse.ArgumentParser:
     flag("--schedule-low-priority-values-first", action="store_true")
     flag("--abort-on-priority-when-disabled", action="store_true")
     flag("--default-priority-value", type=int, default=0)
-    flag("--retraction-policy", choices=("default", "priority"), default="default")
+    flag("--retraction-policy", choices=("length", PRIORITY_RETRACTION), default="length")
     flag("--enable-throughput-mode", action="store_true", help="HlServe's human-less mode")
     flag("--enable-two-stage-mixing", action="store_true", help="stop prefill while KV is scarce, with hysteresis")
     flag("--disable-radix-cache", action="store_true")
@@ -213,7 +215,8 @@ def build_parser() -> argparse.ArgumentParser:
     own.add_argument(
         "--lpm-max-waiting",
         type=_positive,
-        help="above this many waiting requests LPM falls back to FCFS (SGLang: 128)",
+        help=f"above this many waiting requests LPM falls back to FCFS; default: {STOCK_LPM_MAX_WAITING} as in SGLang, "
+        "never in throughput mode",
     )
     own.add_argument("--state-file", help="where to write the final state when the process ends")
     return parser
@@ -233,7 +236,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
             f"To use priority scheduling, schedule_policy must be 'fcfs'. '{policy.value}' is not supported: "
             "drop --enable-priority-scheduling or give --schedule-policy fcfs"
         )
-    if given.retraction_policy == "priority" and not given.enable_priority_scheduling:
+    if given.retraction_policy == PRIORITY_RETRACTION and not given.enable_priority_scheduling:
         raise FlagError("--retraction-policy priority requires --enable-priority-scheduling")
     if given.throughput_memfloor is not None and not throughput:
         raise FlagError("--throughput-memfloor has no effect without --enable-throughput-mode: give both or neither")
@@ -274,7 +277,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         header_overrides=environment.get(HEADER_OVERRIDES_VARIABLE, "1").lower() in ("1", "true", "yes", "y"),
         kv_admission=given.kv_admission,
         session_idle_seconds=given.session_idle_timeout,
-        lpm_max_waiting=given.lpm_max_waiting,
+        lpm_max_waiting=given.lpm_max_waiting or (None if throughput else STOCK_LPM_MAX_WAITING),
         time_scale=given.time_scale,
         seed=given.seed,
         state_file=given.state_file,

@@ -58,7 +58,10 @@ def state(server: Server) -> dict[str, object]:
         "gauges": asdict(driver.gauges()),
         "vocabulary": server.vocabulary.size,
         "requests": [
-            {**asdict(record), "ttft_us": record.first_token_us - record.arrived_us if record.first_token_us else None}
+            {
+                **asdict(record),
+                "ttft_us": None if record.first_token_us is None else record.first_token_us - record.arrived_us,
+            }
             for record in server.records
         ],
     }
