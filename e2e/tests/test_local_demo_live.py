@@ -19,7 +19,7 @@ from hlserve_local.demo_report import DemoRun, figures, report, write_report
 
 TIMING = Timing(warmup_seconds=1.0, measured_seconds=4.0, drain_seconds=8.0)
 LOAD = LoadSpec(
-    chat_rps=2.0,
+    chat_rps=4.0,
     agent_sessions=3,
     ramp_seconds=0.5,
     duration_seconds=TIMING.load_seconds,
