@@ -16,6 +16,8 @@ from hlserve_api.compile import (
     compile_class,
     compile_table,
     document_json,
+    mode_mismatches,
+    overcommitments,
     resolve_targets,
 )
 from hlserve_api.generate.pages import document_schema
@@ -119,6 +121,44 @@ def test_a_target_without_a_pool_is_reported_and_left_out(target: Manifest) -> N
     assert found == ()
     assert [(problem.target, problem.reason) for problem in problems] == [("lost", TargetProblemReason.POOL_NOT_FOUND)]
     assert compile_class(_class(manifest), POOLS).targets == ()
+
+
+SPILLING_BATCH = changed(
+    a_workload_class("batch", "Batch"),
+    "spec.targets",
+    [
+        {"name": "main", "poolRef": {"name": "agents"}},
+        {"name": "more", "poolRef": {"name": "chat"}, "role": "Spill"},
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "want"),
+    [
+        (SPILLING_BATCH, ["more"]),
+        (changed(SPILLING_BATCH, "spec.share.maxPercent", 99), []),
+        (changed(SPILLING_BATCH, "spec.intent", "Agent"), []),
+        (changed(SPILLING_BATCH, "spec.targets.1.role", "Primary"), []),
+        (changed(SPILLING_BATCH, "spec.targets.1.poolRef.name", "agents"), []),
+    ],
+    ids=["Batch may fill chat", "chat keeps a part", "agents may", "a pool of its own", "no Interactive pool"],
+)
+def test_a_batch_class_may_not_fill_a_chat_pool_that_it_spills_into(manifest: Manifest, want: list[str]) -> None:
+    problems = list(mode_mismatches(_class(manifest), POOLS))
+    assert [problem.target for problem in problems] == want
+    assert all(problem.reason is TargetProblemReason.MODE_MISMATCH for problem in problems)
+
+
+@pytest.mark.parametrize(("promised", "want"), [((60, 40), []), ((60, 41), ["agents"])], ids=["all of it", "more"])
+def test_classes_may_not_be_promised_more_than_the_whole_pool(promised: tuple[int, int], want: list[str]) -> None:
+    classes = [
+        _class(changed(a_workload_class(name), "spec.share.minPercent", percent))
+        for name, percent in zip(("agent", "batch"), promised, strict=True)
+    ]
+    found = list(overcommitments(classes, POOLS))
+    assert [each.pool for each in found] == want
+    assert all("60 (agent) + 41 (batch) = 101 percent" in each.message for each in found)
 
 
 def _table(*pools: tuple[ServingPool, PoolRuntime]) -> RoutingTable:

@@ -1,8 +1,8 @@
 """Checks between pools and classes that no schema can see. Pure: objects in, problems out."""
 
-from collections import defaultdict
 from collections.abc import Iterator
 
+from hlserve_api.compile import mode_mismatches, overcommitments
 from hlserve_api.routing import Intent, Mode, TargetRole
 from hlserve_api.v1alpha1 import ServingPool, WorkloadClass
 from hlserve_api.v1alpha1.workload_class import ClassTarget
@@ -19,6 +19,8 @@ def check_classes(objects: Objects) -> Iterator[Problem]:
     for placed in objects.classes:
         for target in placed.value.spec.targets:
             yield from _check_target(objects, placed, target)
+        for found in mode_mismatches(placed.value, [pool.value for pool in objects.pools]):
+            yield error(placed.place, f"{found.message}.", f"spec.targets[{found.target}]")
     yield from _check_shares(objects)
     yield from _check_reached(objects)
 
@@ -30,20 +32,8 @@ def _check_target(objects: Objects, placed: Placed[WorkloadClass], target: Class
     if not pools and not _may_be_broken(objects, target):
         yield _nothing_found(objects, placed, target, path)
     for pool in pools:
-        mode = pool.value.spec.mode
-        if (
-            spec.intent is Intent.BATCH
-            and target.role is TargetRole.SPILL
-            and mode is Mode.INTERACTIVE
-            and spec.share.max_percent == 100
-        ):
-            yield error(
-                placed.place,
-                f"this Batch class may spill into the Interactive pool {pool.value.name} and fill all of it: set "
-                "spec.share.maxPercent below 100, so that chat keeps a part.",
-                path,
-            )
-        if spec.intent is Intent.INTERACTIVE and target.role is TargetRole.PRIMARY and mode is Mode.HUMAN_LESS:
+        human_less = pool.value.spec.mode is Mode.HUMAN_LESS
+        if human_less and spec.intent is Intent.INTERACTIVE and target.role is TargetRole.PRIMARY:
             yield warning(
                 placed.place,
                 f"this Interactive class has the HumanLess pool {pool.value.name} as a primary, and that pool keeps no latency "
@@ -75,20 +65,10 @@ def _nothing_found(objects: Objects, placed: Placed[WorkloadClass], target: Clas
 
 
 def _check_shares(objects: Objects) -> Iterator[Problem]:
-    by_pool: dict[str, list[Placed[WorkloadClass]]] = defaultdict(list)
-    for placed in objects.classes:
-        names = {pool.value.name for target in placed.value.spec.targets for pool in objects.pools_of(target)}
-        for name in names:
-            by_pool[name].append(placed)
-    for pool in objects.pools:
-        sharing = [placed.value for placed in by_pool[pool.value.name] if placed.value.spec.share.min_percent > 0]
-        total = sum(item.spec.share.min_percent for item in sharing)
-        if total > 100:
-            parts = " + ".join(f"{item.spec.share.min_percent} ({item.name})" for item in sharing)
-            yield error(
-                pool.place,
-                f"its classes are promised {parts} = {total} percent of it: lower spec.share.minPercent until the sum is at most 100.",
-            )
+    places = {pool.value.name: pool.place for pool in objects.pools}
+    classes = [placed.value for placed in objects.classes]
+    for found in overcommitments(classes, [pool.value for pool in objects.pools]):
+        yield error(places[found.pool], f"{found.message}.")
 
 
 def _check_reached(objects: Objects) -> Iterator[Problem]:

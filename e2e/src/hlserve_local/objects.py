@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from hlserve_api.compile import selects
 from hlserve_api.v1alpha1 import ClientKey, ServingPool, WorkloadClass
 from hlserve_api.v1alpha1.workload_class import ClassTarget
 from hlserve_local.manifests import Kind
@@ -45,11 +46,4 @@ class Objects:
 
     def pools_of(self, target: ClassTarget) -> Iterator[Placed[ServingPool]]:
         """The pools that a target of a class names or selects."""
-        for pool in self.pools:
-            if target.pool_ref is not None:
-                if pool.value.name == target.pool_ref.name:
-                    yield pool
-            elif target.pool_selector is not None:
-                labels = pool.value.metadata.labels
-                if all(labels.get(key) == value for key, value in target.pool_selector.match_labels.items()):
-                    yield pool
+        return (pool for pool in self.pools if selects(target, pool.value))

@@ -1,7 +1,8 @@
 """From custom resources and derived values to the router's documents. Pure: the operator and `hlserve up` use the same code.
 
-`table` compiles pools and classes to the `RoutingTable`, `keyring` compiles ClientKeys and Secrets to keyring shards, `canonical`
-gives documents their generation. Deriving the values themselves belongs in `hlserve_capacity`; reading Secrets belongs to callers.
+`table` compiles pools and classes to the `RoutingTable`, `targets` says which pools a class may use and what does not fit together,
+`keyring` compiles ClientKeys and Secrets to keyring shards, `canonical` gives documents their generation. Deriving the values
+themselves belongs in `hlserve_capacity`; reading Secrets belongs to callers.
 """
 
 from hlserve_api.compile.canonical import canonical_json, document_json
@@ -18,12 +19,18 @@ from hlserve_api.compile.table import (
     CLASS_DEFAULTS,
     ClassDefaults,
     PoolRuntime,
-    TargetProblem,
-    TargetProblemReason,
     compile_class,
     compile_pool,
     compile_table,
+)
+from hlserve_api.compile.targets import (
+    Overcommitment,
+    TargetProblem,
+    TargetProblemReason,
+    mode_mismatches,
+    overcommitments,
     resolve_targets,
+    selects,
 )
 
 __all__ = [
@@ -32,6 +39,7 @@ __all__ = [
     "CompiledKeys",
     "KeyProblem",
     "KeyProblemReason",
+    "Overcommitment",
     "PoolRuntime",
     "TargetProblem",
     "TargetProblemReason",
@@ -43,6 +51,9 @@ __all__ = [
     "digest",
     "document_json",
     "fingerprint",
+    "mode_mismatches",
+    "overcommitments",
     "resolve_targets",
+    "selects",
     "shard_of",
 ]

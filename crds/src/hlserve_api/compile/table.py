@@ -1,12 +1,12 @@
-"""Pools and classes to the `RoutingTable`: defaults by intent, targets by name or label."""
+"""Pools and classes to the `RoutingTable`, with defaults by intent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
 from hlserve_api.compile.canonical import generation_of
+from hlserve_api.compile.targets import resolve_targets
 from hlserve_api.routing import (
     ClassLimits,
     ClassRoute,
@@ -24,7 +24,7 @@ from hlserve_api.routing import (
     Timeouts,
 )
 from hlserve_api.v1alpha1.serving_pool import ResponseStore, ServingPool
-from hlserve_api.v1alpha1.workload_class import ClassTarget, WorkloadClass
+from hlserve_api.v1alpha1.workload_class import WorkloadClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,62 +75,6 @@ CLASS_DEFAULTS: Final = MappingProxyType(
         Intent.BATCH: _defaults(21_600, 1800, 5000, 15, 60, 1800, ttl=3_600_000),
     }
 )
-
-
-class TargetProblemReason(StrEnum):
-    """Reasons of the condition TargetsResolved; also in `hlserve_api.conditions`."""
-
-    POOL_NOT_FOUND = "PoolNotFound"
-
-
-@dataclass(frozen=True, slots=True)
-class TargetProblem:
-    """A target of a class that stands for no pool."""
-
-    class_name: str
-    target: str
-    reason: TargetProblemReason
-    message: str
-
-
-def _matching(target: ClassTarget, pools: Sequence[ServingPool]) -> tuple[ServingPool, ...]:
-    if target.pool_ref is not None:
-        wanted = target.pool_ref.name
-        return tuple(pool for pool in pools if pool.name == wanted)
-    if target.pool_selector is not None:
-        labels = target.pool_selector.match_labels.items()
-        return tuple(pool for pool in pools if labels <= pool.metadata.labels.items())
-    return ()
-
-
-def _not_found(workload: WorkloadClass, target: ClassTarget) -> TargetProblem:
-    if target.pool_ref is not None:
-        text = (
-            f"there is no ServingPool {target.pool_ref.name}: create it, or correct targets[{target.name}].poolRef.name"
-        )
-    else:
-        text = f"no ServingPool has the labels of targets[{target.name}].poolSelector: label a pool, or correct the selector"
-    return TargetProblem(workload.name, target.name, TargetProblemReason.POOL_NOT_FOUND, text)
-
-
-def resolve_targets(
-    workload: WorkloadClass, pools: Sequence[ServingPool]
-) -> tuple[tuple[Target, ...], tuple[TargetProblem, ...]]:
-    """The pools that a class's targets stand for, and the targets that stand for none.
-
-    A pool that several targets name counts once: as Primary if any says so, else by the first target.
-    """
-    found: dict[str, Target] = {}
-    problems: list[TargetProblem] = []
-    for target in workload.spec.targets:
-        matching = _matching(target, pools)
-        if not matching:
-            problems.append(_not_found(workload, target))
-        for pool in sorted(matching, key=lambda each: each.name):
-            former = found.get(pool.name)
-            if former is None or (former.role is TargetRole.SPILL and target.role is TargetRole.PRIMARY):
-                found[pool.name] = Target(pool=pool.name, role=target.role, weight=target.weight)
-    return tuple(found.values()), tuple(problems)
 
 
 def _primary_pools(targets: Sequence[Target], pools: Sequence[ServingPool]) -> tuple[ServingPool, ...]:
