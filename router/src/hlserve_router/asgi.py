@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+LINGER_SECONDS: Final = 5.0
+"""How long a client that is refused may go on sending: a connection closed on unread bytes is reset, answer and all."""
 HIGH_BYTES: Final = 256 * 1024
 LOW_BYTES: Final = 64 * 1024
 """Bytes that may wait for a slow client before the engine's socket is no longer read, and until it is again."""
@@ -188,7 +191,7 @@ class AsgiFace:
         except Refusal as refusal:
             self.proxy.settle(exchange, refused(refusal.reason))
             made = answer(refusal, exchange.head.shape, exchange.head.request_id, self.proxy.random)
-            await _send_answer(send, made, exchange.head.request_id, close=True)
+            await _send_answer(send, made, exchange.head.request_id, linger=receive)
         except (ClientGoneError, asyncio.CancelledError):
             relay.client_gone()
         except Exception as error:  # the boundary of a request: whatever is wrong in here must not take others along
@@ -232,7 +235,9 @@ class AsgiFace:
         head, _ = read_head(route, headers, self.proxy.request_id())
         self.proxy.reject(route.name if route is not None else "unknown", refusal)
         made = answer(refusal, head.shape, head.request_id, self.proxy.random)
-        await _send_answer(send, made, head.request_id, close=False)
+        # Told 401 instead of 100, a client need not send its body: then nobody knows where the next request begins.
+        expects = any(name == b"expect" for name, _ in headers)
+        await _send_answer(send, made, head.request_id, close=expects)
 
 
 def match(method: str, path: str) -> tuple[Route, str | None, str]:
@@ -250,7 +255,8 @@ def match(method: str, path: str) -> tuple[Route, str | None, str]:
             if method == wanted:
                 return STORED_RESPONSE, response_id, method
             raise Refusal(Reason.METHOD_NOT_ALLOWED, f"This path takes {wanted}, not {method[:16]}.")
-    hint = next((known for known in ROUTES if plain.endswith(known) or (plain and known == "/v1" + plain)), None)
+    served = (*ROUTES, "/v1/models")
+    hint = next((known for known in served if plain.endswith(known) or (plain and known == "/v1" + plain)), None)
     advice = f"did you mean {hint}?" if hint else "the API is under /v1, see GET /v1/models."
     raise Refusal(Reason.UNKNOWN_PATH, f"There is no {path[:128]!r} here: {advice}")
 
@@ -276,8 +282,17 @@ async def _watch(receive: Receive, down: AsgiDownstream) -> None:
         down.wake()
 
 
-async def _send_answer(send: Send, made: AnswerBytes, request_id: str, *, close: bool) -> None:
+async def _send_answer(
+    send: Send, made: AnswerBytes, request_id: str, *, close: bool = False, linger: Receive | None = None
+) -> None:
+    """Sends a complete answer. `close` ends the connection; so does `linger`, once the client has stopped sending."""
     identity = [(b"x-request-id", request_id.encode()), (b"request-id", request_id.encode())]
-    closing = [(b"connection", b"close")] if close else []
+    closing = [(b"connection", b"close")] if close or linger is not None else []
     await send({"type": "http.response.start", "status": made.status, "headers": [*made.headers, *identity, *closing]})
-    await send({"type": "http.response.body", "body": made.body, "more_body": False})
+    await send({"type": "http.response.body", "body": made.body, "more_body": linger is not None})
+    if linger is not None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                while (await linger()).get("more_body", False):
+                    pass
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -17,6 +17,7 @@ OPEN_MAX_SECONDS: Final = 60.0
 GAUGE_MAX_AGE_SECONDS: Final = 5.0
 SLOW_START_SECONDS: Final = 20.0
 SLOW_START_FLOOR: Final = 0.1
+ABORTED_MEMORY_SECONDS: Final = 60.0
 TOKENS_PER_FOREIGN_REQUEST: Final = 2048
 """What a request of another router counts as, of which only the engine's gauges know."""
 
@@ -68,7 +69,7 @@ class EndpointState:
     gauges: EngineGauges | None = None
     last_byte_at: float = 0.0
     aborted: dict[str, float] = field(default_factory=dict)
-    """Router ids of requests given up while the engine had them, with the time; forgotten after a minute."""
+    """Router ids of requests given up while the engine had them, with the time, oldest first; forgotten after a minute."""
 
     def breaker(self, now: float) -> BreakerState:
         """The breaker's state at `now`."""
@@ -108,6 +109,19 @@ class EndpointState:
         self.open_seconds = OPEN_SECONDS
         self.busy_seconds = BUSY_SECONDS
         self.last_byte_at = now
+
+    def gave_up(self, rid: str, now: float) -> None:
+        """The router dropped a request that the engine was working on."""
+        self.aborted[rid] = now
+        self.forget_aborted(now)
+
+    def forget_aborted(self, now: float) -> None:
+        """Forgets what was given up more than a minute ago."""
+        while self.aborted:
+            oldest = next(iter(self.aborted))
+            if now - self.aborted[oldest] <= ABORTED_MEMORY_SECONDS:
+                return
+            del self.aborted[oldest]
 
     def neutral(self) -> None:
         """A request ended that says nothing about the endpoint's health: a client error (4xx), a client that left."""
@@ -154,5 +168,5 @@ class EndpointState:
         usable = self.usable(now) or (panic and self.reachable and not self.draining and not self.busy(now))
         return EndpointView(
             self.id, self.pool, weight, self.in_flight, load, max_in_flight, self.in_flight_tokens, max_tokens, usable,
-            ramp, self.sessions,
+            ramp, self.sessions, self.reachable and not self.draining and self.busy(now),
         )  # fmt: skip

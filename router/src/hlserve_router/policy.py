@@ -46,7 +46,7 @@ def pick(
                 if far_more_loaded(views[index], views[lightest]):
                     return Pick(lightest, AffinityResult.ESCAPED)
                 return Pick(index, AffinityResult.HIT)
-        lost = all(view.id != home or not view.usable for view in views)
+        lost = not any(view.id == home and (view.usable or view.busy) for view in views)
         return Pick(lightest, AffinityResult.MISS if lost else AffinityResult.ESCAPED)
     index = _new_home(views, open_, affinity_key)
     if far_more_loaded(views[index], views[lightest]):

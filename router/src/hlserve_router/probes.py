@@ -26,22 +26,31 @@ class Probes:
     timeout_seconds: float = 2.0
 
     async def run(self) -> None:
-        """Probes for ever."""
-        misses: dict[EndpointState, int] = {}
+        """Probes for ever. Each engine at its own pace: one that hangs must not make the others' news old."""
         # It trusts nobody until an engine speaks TLS: loading the certificates takes longer than all the rest.
         tls, loaded = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), False
+        misses: dict[EndpointState, int] = {}
+        asking: dict[EndpointState, asyncio.Task[None]] = {}
         # Pods are reached directly: a proxy from the environment would hijack their traffic.
         async with httpx.AsyncClient(timeout=self.timeout_seconds, trust_env=False, verify=tls) as client:
-            while True:
-                endpoints = list(self.proxy.pools.endpoints())
-                if not loaded and any(endpoint.link.tls is not None for endpoint in endpoints):
-                    tls.load_default_certs()
-                    loaded = True
-                await asyncio.gather(*(self._probe(client, endpoint, misses) for endpoint in endpoints))
-                for gone in [endpoint for endpoint in misses if endpoint.removed]:
-                    del misses[gone]
-                self.proxy.admission.pump(self.proxy.now())
-                await asyncio.sleep(self.every_seconds)
+            try:
+                while True:
+                    endpoints = list(self.proxy.pools.endpoints())
+                    if not loaded and any(endpoint.link.tls is not None for endpoint in endpoints):
+                        tls.load_default_certs()
+                        loaded = True
+                    for ended in [endpoint for endpoint, task in asking.items() if task.done()]:
+                        asking.pop(ended).result()
+                    for endpoint in endpoints:
+                        if endpoint not in asking:
+                            asking[endpoint] = asyncio.create_task(self._probe(client, endpoint, misses))
+                    for gone in [endpoint for endpoint in misses if endpoint.removed]:
+                        del misses[gone]
+                    await asyncio.sleep(self.every_seconds)
+            finally:
+                for task in asking.values():
+                    task.cancel()
+                await asyncio.gather(*asking.values(), return_exceptions=True)
 
     async def _probe(
         self, client: httpx.AsyncClient, endpoint: EndpointState, misses: dict[EndpointState, int]
@@ -62,6 +71,7 @@ class Probes:
             return
         misses.pop(endpoint, None)
         endpoint.revive()
+        self.proxy.admission.pump(self.proxy.now())
         if not pool.route.foreign:
             await self._scrape(client, endpoint)
 

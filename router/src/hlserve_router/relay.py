@@ -6,6 +6,7 @@ adds stands only at event boundaries: pings, and one error event if the engine f
 """
 
 import re
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import Final, Protocol
 
@@ -245,8 +246,10 @@ class Relay:
         self._sse = status < 400 and kind.lower().startswith(b"text/event-stream")
         self._opaque = any(name == b"content-encoding" and value.lower() != b"identity" for name, value in headers)
         endpoint = self.exchange.endpoint
-        if endpoint is not None and status < 500 and status != 429:
-            endpoint.answered(now)
+        if endpoint is not None and status < 500:
+            endpoint.last_byte_at = now
+            if status < 400:  # a client's mistake (4xx) says nothing about the engine's health
+                endpoint.answered(now)
         if status in (429, 503):
             self._busy(_retry_after(headers, self.proxy.clocks.wall()))
         elif status == 502:
@@ -339,7 +342,7 @@ class Relay:
             self._write(
                 (b"event: error\n" if self.exchange.route.finish is Finish.MESSAGE_STOP else b"")
                 + b"data: "
-                + body
+                + body.replace(b"\n", b"\ndata: ")
                 + b"\n\n"
             )
             self._down.finish()
@@ -413,6 +416,7 @@ class Relay:
     # endings ----------------------------------------------------------------------------------------------------------
 
     def _retry(self, failure: Failure) -> None:
+        self._clear()
         try:
             self.proxy.retry(self.exchange, failure, self)
         except Refusal as refusal:
@@ -420,6 +424,7 @@ class Relay:
 
     def _busy(self, retry_after_seconds: float | None) -> None:
         self._detach()
+        self._clear()
         try:
             self.proxy.busy(self.exchange, retry_after_seconds, self)
         except Refusal as refusal:
@@ -444,7 +449,10 @@ class Relay:
             self._down.finish()
         else:
             self._down.cut()
-        self._end(refused(refusal.reason))
+        ending = refused(refusal.reason)
+        if ending.outcome is Outcome.ENGINE_ERROR and (exchange.first_event or self._body_bytes):
+            ending = replace(ending, outcome=Outcome.TRUNCATED)  # the client has part of the reply
+        self._end(ending)
 
     def _end(self, ending: Ending) -> None:
         if self.over:
@@ -469,7 +477,7 @@ class Relay:
         endpoint, pool = exchange.endpoint, exchange.pool
         if endpoint is None or pool is None or pool.route.foreign or exchange.route.rid is RidTravel.NONE:
             return
-        endpoint.aborted[exchange.rid] = self._now()
+        endpoint.gave_up(exchange.rid, self._now())
         body = b'{"rid":"%b"}' % exchange.rid.encode()
         request = EngineRequest("POST", "/abort_request", ((b"content-type", b"application/json"),), (body,))
         self._client.send(endpoint.link, request, Discard())

@@ -9,7 +9,6 @@ from hlserve_router.proxy import Proxy
 from hlserve_router.tables import Tables
 
 ZOMBIE_GRACE_SECONDS = 10.0
-ZOMBIE_MEMORY_SECONDS = 60.0
 
 
 def gauges(proxy: Proxy, tables: Tables) -> Iterator[Gauge]:
@@ -43,8 +42,7 @@ def gauges(proxy: Proxy, tables: Tables) -> Iterator[Gauge]:
 
 def zombies(endpoint: EndpointState, now: float) -> int:
     """Requests that the router gave up at least 10 s ago and that the engine, by its gauges, still seems to run."""
-    for rid in [rid for rid, at in endpoint.aborted.items() if now - at > ZOMBIE_MEMORY_SECONDS]:
-        del endpoint.aborted[rid]
+    endpoint.forget_aborted(now)
     given_up = sum(now - at > ZOMBIE_GRACE_SECONDS for at in endpoint.aborted.values())
     gauges = endpoint.gauges
     if gauges is None or not given_up:

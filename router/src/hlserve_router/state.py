@@ -133,6 +133,8 @@ class EndpointView(NamedTuple):
     ramp: float
     """Slow start: 0 < ramp <= 1, the share of its fair load that a young endpoint should take."""
     sessions: int
+    busy: bool = False
+    """True while it is only left alone for a moment (429, 503): its sessions come back to it."""
 
 
 class AffinityResult(StrEnum):

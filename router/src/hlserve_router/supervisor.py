@@ -132,9 +132,13 @@ class Supervisor:
         async def merged(request: Request) -> Response:
             token = request.headers.get("authorization", "")
             urls = [worker.admin_url for worker in self.workers if worker.admin_url]
-            answers = await asyncio.gather(
-                *(client.get(url + request.url.path, headers={"authorization": token}) for url in urls)
+            asked = await asyncio.gather(
+                *(client.get(url + request.url.path, headers={"authorization": token}) for url in urls),
+                return_exceptions=True,
             )
+            answers = [answer for answer in asked if isinstance(answer, httpx.Response)]
+            if not answers:
+                return JSONResponse({"status": "no worker is up: try again in a second"}, 503)
             worst = max(answers, key=lambda answer: answer.status_code)
             if worst.status_code != httpx.codes.OK:
                 return Response(worst.content, worst.status_code, media_type="application/json")
@@ -154,10 +158,11 @@ class Supervisor:
                 page = (await client.get(f"{worker.admin_url}/metrics")).text
             except httpx.HTTPError:
                 continue
+            if not worker.admin_url:
+                continue  # it ended meanwhile: what it had counted at its last scrape is among the former ones
             pages.append(page)
             worker.last = {name: value for name, value in samples(page).items() if _is_counter(name)}
         former = [worker.former for worker in self.workers if worker.former]
-        former += [worker.last for worker in self.workers if not worker.admin_url and worker.last]
         return merge_pages(pages, former)
 
 

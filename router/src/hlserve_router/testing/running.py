@@ -2,12 +2,12 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import uvicorn
@@ -89,11 +89,23 @@ async def _served(app: FastAPI) -> AsyncIterator[str]:
     try:
         yield url_of(listener)
     finally:
-        main.cancel()  # it would look for the end only every 100 ms
-        with suppress(asyncio.CancelledError):
-            await main
-        await server.shutdown(sockets=[listener])
+        # As `server.shutdown`, which looks for each end only every 100 ms.
+        main.cancel()
+        for listening in server.servers:
+            listening.close()
+        for connection in tuple(server.server_state.connections):
+            connection.shutdown()
+        left = [main, *server.server_state.tasks]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
         listener.close()
+
+
+_CLIENT_PORTS: Final[Mapping[Face, Callable[[Router], AbstractAsyncContextManager[str]]]] = {
+    Face.ASGI: lambda router: _served(public_app(router)),
+}
+"""How each face serves the client port; yields its address."""
 
 
 @asynccontextmanager
@@ -115,7 +127,7 @@ async def running_router(
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
     async with (
         router.running(),
-        _served(public_app(router)) as url,
+        _CLIENT_PORTS[face](router) as url,
         _served(admin_app(router)) as admin_url,
         httpx.AsyncClient(
             timeout=20, limits=limits, trust_env=False, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
