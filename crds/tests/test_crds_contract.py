@@ -51,6 +51,17 @@ def test_every_public_field_has_a_description(model: type[BaseModel]) -> None:
     assert [name for name, field in model.model_fields.items() if not (field.description or "").strip()] == []
 
 
+@pytest.mark.parametrize(
+    "model", [model for model in PUBLIC_MODELS if issubclass(model, Document)], ids=lambda model: model.__qualname__
+)
+def test_every_number_of_a_document_has_a_lower_bound(model: type[BaseModel]) -> None:
+    """A file that is written by hand reaches the router without the API server's checks."""
+    properties = model.model_json_schema()["properties"]
+    shapes = {name: [shape, *shape.get("anyOf", ())] for name, shape in properties.items() if name != "priority"}
+    numbers = {name: part for name, parts in shapes.items() for part in parts if part.get("type") == "integer"}
+    assert [name for name, part in numbers.items() if "minimum" not in part] == []
+
+
 @pytest.mark.parametrize("model", PUBLIC_MODELS, ids=lambda model: model.__qualname__)
 def test_names_on_the_wire_are_camel_case_and_say_their_unit(model: type[BaseModel]) -> None:
     names = [field.alias or name for name, field in model.model_fields.items()]

@@ -188,7 +188,7 @@ def test_pool_route_joins_spec_and_runtime() -> None:
 
 @given(st.randoms(use_true_random=False))
 def test_table_does_not_depend_on_order(source: random.Random) -> None:
-    pools = [(_pool(a_human_less_pool(f"pool-{number}")), PoolRuntime(max_in_flight=number)) for number in range(5)]
+    pools = [(_pool(a_human_less_pool(f"pool-{number}")), PoolRuntime(max_in_flight=number)) for number in range(1, 6)]
     classes = [_class(a_workload_class(f"class-{number}", pool="pool-1")) for number in range(5)]
     one = compile_table(pools, classes)
     source.shuffle(pools)

@@ -105,12 +105,16 @@ class PoolRoute(Document):
     priority_order: PriorityOrder = Field(
         default=PriorityOrder.NONE, description="Which way the engine's priority counts; None: the field is not sent."
     )
-    max_in_flight: int | None = Field(default=None, description="Requests in flight per replica; unset: no bound.")
-    in_flight_tokens: int | None = Field(default=None, description="Tokens in flight per replica; unset: no bound.")
-    queue_ttl_milliseconds: int | None = Field(
-        default=None, description="Longest wait; the smaller of this and the class's counts."
+    max_in_flight: int | None = Field(
+        default=None, ge=1, description="Requests in flight per replica; unset: no bound."
     )
-    context_length: int | None = Field(default=None, description="Longest prompt plus reply, in tokens.")
+    in_flight_tokens: int | None = Field(
+        default=None, ge=1, description="Tokens in flight per replica; unset: no bound."
+    )
+    queue_ttl_milliseconds: int | None = Field(
+        default=None, ge=0, description="Longest wait; the smaller of this and the class's counts."
+    )
+    context_length: int | None = Field(default=None, ge=1, description="Longest prompt plus reply, in tokens.")
     draining: tuple[str, ...] = Field(default=(), description="Endpoint ids that get no new requests.")
     foreign: bool = Field(
         default=False,
@@ -139,48 +143,60 @@ class SpillRule(Document):
     """When a class may use its Spill targets: watermarks on queue wait, with hysteresis, or no primary endpoint at all."""
 
     enter_queue_wait_milliseconds: int = Field(
-        default=1000, description="Queue wait above which spilling starts, in ms."
+        default=1000, ge=0, description="Queue wait above which spilling starts, in ms."
     )
-    leave_queue_wait_milliseconds: int = Field(default=500, description="Queue wait below which spilling stops, in ms.")
+    leave_queue_wait_milliseconds: int = Field(
+        default=500, ge=0, description="Queue wait below which spilling stops, in ms."
+    )
     when_unavailable: bool = Field(default=True, description="Also spill while no primary endpoint is there at all.")
 
 
 class QueueRule(Document):
     """Bounds of a class's queue in each router."""
 
-    max_depth: int = Field(default=1000, description="Most requests that wait.")
-    max_bytes: int = Field(default=256 * 1024 * 1024, description="Most bytes of bodies that wait.")
+    max_depth: int = Field(default=1000, ge=0, description="Most requests that wait.")
+    max_bytes: int = Field(default=256 * 1024 * 1024, ge=0, description="Most bytes of bodies that wait.")
     ttl_milliseconds: int = Field(
-        default=60_000, description="Longest wait, in ms; the smaller of this and the pool's counts."
+        default=60_000, ge=0, description="Longest wait, in ms; the smaller of this and the pool's counts."
     )
 
 
 class ShareRule(Document):
     """Share of a pool's capacity that a class is sure of (min) and may hold (max), in percent."""
 
-    min_percent: int = Field(default=0, description="Share that is kept for the class while it has work, in percent.")
-    max_percent: int = Field(default=100, description="Largest share that the class may hold, in percent.")
+    min_percent: int = Field(
+        default=0, ge=0, le=100, description="Share that is kept for the class while it has work, in percent."
+    )
+    max_percent: int = Field(
+        default=100, ge=0, le=100, description="Largest share that the class may hold, in percent."
+    )
 
 
 class ClassLimits(Document):
     """Limits of each request or client of a class; unset: none."""
 
-    max_input_tokens: int | None = Field(default=None, description="Longest prompt, in tokens.")
-    max_output_tokens: int | None = Field(default=None, description="Longest reply, in tokens.")
+    max_input_tokens: int | None = Field(default=None, ge=1, description="Longest prompt, in tokens.")
+    max_output_tokens: int | None = Field(default=None, ge=1, description="Longest reply, in tokens.")
     max_concurrent_per_client: int | None = Field(
-        default=None, description="Requests that one client may have at once."
+        default=None, ge=1, description="Requests that one client may have at once."
     )
 
 
 class Timeouts(Document):
     """Deadlines of a class's requests."""
 
-    total_seconds: int = Field(description="From arrival to the last byte, in s.")
-    silence_seconds: int = Field(description="Longest gap between two bytes of the engine once the reply began, in s.")
-    peek_milliseconds: int = Field(description="How long the first event is held back to learn the real status, in ms.")
-    ping_seconds: int = Field(description="Gap after which a silent stream gets a ping, in s.")
-    retry_cutoff_seconds: int = Field(description="A 502 later than this after dispatch tells SDKs not to retry, in s.")
-    start_seconds: int = Field(description="Longest wait for the engine's first byte, in s.")
+    total_seconds: int = Field(ge=0, description="From arrival to the last byte, in s.")
+    silence_seconds: int = Field(
+        ge=0, description="Longest gap between two bytes of the engine once the reply began, in s."
+    )
+    peek_milliseconds: int = Field(
+        ge=0, description="How long the first event is held back to learn the real status, in ms."
+    )
+    ping_seconds: int = Field(ge=0, description="Gap after which a silent stream gets a ping, in s.")
+    retry_cutoff_seconds: int = Field(
+        ge=0, description="A 502 later than this after dispatch tells SDKs not to retry, in s."
+    )
+    start_seconds: int = Field(ge=0, description="Longest wait for the engine's first byte, in s.")
 
 
 class ClassRoute(Document):
@@ -211,7 +227,7 @@ class ShardDigest(Document):
 class RoutingTable(Document):
     """ConfigMap `hlserve-routing-table`, key `table.json`."""
 
-    schema_version: int = Field(default=SCHEMA_VERSION, description="Readers refuse a higher one than they know.")
+    schema_version: int = Field(default=SCHEMA_VERSION, ge=1, description="Readers refuse a higher one than they know.")
     generation: str = Field(description="Hash of the content.")
     keyring_shards: tuple[ShardDigest, ...] = Field(default=(), description="Every shard of the keyring.")
     pools: tuple[PoolRoute, ...] = Field(default=(), description="Pools, by name.")
@@ -221,15 +237,15 @@ class RoutingTable(Document):
 class KeyLimits(Document):
     """Limits of one ClientKey; unset: none."""
 
-    requests_per_minute: int | None = Field(default=None, description="Requests that may start per minute.")
-    tokens_per_minute: int | None = Field(default=None, description="Prompt plus reply tokens per minute.")
-    max_concurrent: int | None = Field(default=None, description="Requests at once.")
+    requests_per_minute: int | None = Field(default=None, ge=1, description="Requests that may start per minute.")
+    tokens_per_minute: int | None = Field(default=None, ge=1, description="Prompt plus reply tokens per minute.")
+    max_concurrent: int | None = Field(default=None, ge=1, description="Requests at once.")
 
 
 class Budget(Document):
     """Tokens that a ClientKey may use in a calendar period (UTC)."""
 
-    tokens: int = Field(description="Prompt plus reply tokens per period.")
+    tokens: int = Field(ge=1, description="Prompt plus reply tokens per period.")
     period: BudgetPeriod = Field(default=BudgetPeriod.DAY, description="Day or Month, in UTC.")
     on_exhausted: OnExhausted = Field(
         default=OnExhausted.REJECT, description="Reject with 429, or Demote to the key's lowest allowed class."
@@ -258,7 +274,7 @@ class KeyEntry(Document):
 class Keyring(Document):
     """Secret `hlserve-keyring-<n>`, key `keyring.json`: one shard of the keys."""
 
-    schema_version: int = Field(default=SCHEMA_VERSION, description="Readers refuse a higher one than they know.")
+    schema_version: int = Field(default=SCHEMA_VERSION, ge=1, description="Readers refuse a higher one than they know.")
     generation: str = Field(description="Hash of the content.")
     keys: tuple[KeyEntry, ...] = Field(default=(), description="Credentials of this shard, by digest.")
 
