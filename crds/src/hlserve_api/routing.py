@@ -245,7 +245,7 @@ class KeyLimits(Document):
 class Budget(Document):
     """Tokens that a ClientKey may use in a calendar period (UTC)."""
 
-    tokens: int = Field(ge=1, description="Prompt plus reply tokens per period.")
+    tokens: int = Field(ge=0, description="Prompt plus reply tokens per period.")
     period: BudgetPeriod = Field(default=BudgetPeriod.DAY, description="Day or Month, in UTC.")
     on_exhausted: OnExhausted = Field(
         default=OnExhausted.REJECT, description="Reject with 429, or Demote to the key's lowest allowed class."
