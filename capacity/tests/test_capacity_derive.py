@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from hlserve_api.conditions import ConditionType, reasons_of
 from hlserve_api.routing import PriorityOrder
 from hlserve_api.v1alpha1 import ServingPool
 from hlserve_api.v1alpha1.pool_status import DerivedSource
@@ -125,6 +126,28 @@ def test_without_a_ttft_target_nothing_bounds_the_queue() -> None:
     derived = derive(pool(slo={"tpotMilliseconds": 20}))
     assert (derived.max_queued_requests, derived.queue_ttl_milliseconds, derived.max_in_flight) == (None, None, None)
     assert derived.grace_seconds == 179
+
+
+@pytest.mark.parametrize(
+    ("wanted", "grace_seconds", "source"),
+    [
+        (pool(traffic={**CHAT_TRAFFIC, "maxOutputTokens": 200_000}), 3600, DerivedSource.DEFAULT),
+        (pool(drain={"timeoutSeconds": 5000}), 5000, DerivedSource.USER),
+        (pool("HumanLess", drain={"timeoutSeconds": 0}), 0, DerivedSource.USER),
+    ],
+    ids=["no longer than an hour", "unless the user says so", "none at all in HumanLess"],
+)
+def test_the_grace_period_is_bounded_and_a_drain_timeout_wins(
+    wanted: ServingPool, grace_seconds: int, source: DerivedSource
+) -> None:
+    derived = derive(wanted)
+    assert derived.grace_seconds == grace_seconds
+    assert sources(derived)["graceSeconds"] is source
+
+
+def test_slo_verdicts_are_the_conditions_reasons() -> None:
+    documented = {reason.reason.value for reason in reasons_of("ServingPool", ConditionType.SLO_ATTAINABLE)}
+    assert set(SloReason) == documented
 
 
 def test_without_a_tpot_target_memory_bounds_the_batch() -> None:

@@ -259,6 +259,18 @@ def test_the_engine_stops_prefill_when_resident_kv_is_high_and_goes_on_below() -
     assert all(served.end is FinishReason.LENGTH for served in driver.served.values())
 
 
+def test_kv_that_is_only_promised_does_not_stop_prefill() -> None:
+    """950 of 1,000 tokens are promised, 150 at most are there: the second prompt's chunks go on beside the first's reply."""
+    config = EngineConfig(
+        pool_tokens=1_000, context_length=1_000, mixed_chunk=True, chunked_prefill_size=20, two_stage=True
+    )
+    driver = driver_of(config)
+    driver.submit(ask("long reply", repeat(1, 50), 700), ask("next", repeat(2, 100), 100), ask("waits", repeat(3, 200)))
+    driver.run_steps(12)
+    assert (driver.engine.totals.stage_flips, driver.engine.gauges().queued) == (0, 1)
+    assert driver.engine.made_tokens("next")
+
+
 # -- retraction --------------------------------------------------------------------------------------------------------
 
 TIGHT = EngineConfig(

@@ -102,12 +102,14 @@ def test_prompts_are_cut_into_steps(config: EngineConfig, expected: list[list[tu
     [
         (replace(BASE, chunked_prefill_size=40), [0, 0, 0]),
         (replace(BASE, chunked_prefill_size=41, mixed_chunk=True), [1, 1, 1]),
+        (replace(BASE, chunked_prefill_size=40, mixed_chunk=True), [1, 1, 1, 1]),
         (replace(BASE, chunked_prefill_size=None, mixed_chunk=True), [0]),
         (replace(BASE, throughput_mode=True), [1]),
     ],
     ids=[
         "prefill first: decoding waits",
-        "mixed: the row is charged to the chunk",
+        "mixed: three chunks of 40 beside one row",
+        "mixed: the row is charged to the chunk, so 40 leave 39",
         "no chunk size turns mixing off, as in SGLang",
         "throughput mode mixes whole prompts",
     ],

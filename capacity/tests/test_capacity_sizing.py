@@ -143,6 +143,11 @@ def test_a_small_pool_binds_by_memory() -> None:
     assert "9,000 KV tokens" in sizing.batch_why
 
 
+@pytest.mark.parametrize(("pool_tokens", "batch"), [(10_000, 90), (10_111, 90), (10_112, 91), (111, 0)])
+def test_nine_tenths_of_the_pool_bound_the_batch(pool_tokens: int, batch: int) -> None:
+    assert kv_ceiling(pool_tokens, Lengths(input_mean=30, input_p95=80, output_mean=10, output_p95=20)) == batch
+
+
 def test_eight_h20_hold_31_sequences_of_64k() -> None:
     cost = roofline("qwen2.5-32b", "H20", 8)
     long = Lengths(input_mean=60_000, input_p95=65_536, output_mean=182, output_p95=700)
@@ -190,7 +195,7 @@ def test_a_choice_keeps_every_promise_it_makes(
         assert prompt_tokens >= choice.batch * problem.lengths.prefill_tokens_per_output_token
     if ttft_ms is not None:
         prefill_us = prefill_beside_batch_us(problem.cost, choice.batch, problem.lengths, prompt_tokens)
-        assert prefill_us <= 1000 * ttft_ms
+        assert prefill_us <= 1000 * ttft_ms * (0.8 if choice.batch > 1 else 1), "a fifth is kept for the queue"
 
 
 @given(tpot_ms=st.integers(14, 100), looser=st.integers(1, 50))
