@@ -96,6 +96,20 @@ DEFECTS = {
     "a generator is misspelt": Defect(
         "generators", replace("Makefile", "repository_checks.adr_index", "repository_checks.adr_indx"), "adr_indx"
     ),
+    "a promise names a test that is gone": Defect(
+        "acceptance",
+        replace("docs/acceptance.md", "::test_a_step_of_a_batch`", "::test_a_step_of_a_bath`"),
+        "names test_capacity_lab_closed_forms.py::test_a_step_of_a_bath, which that file does not define",
+    ),
+    "a promise names a file that is gone": Defect(
+        "acceptance", replace("docs/acceptance.md", "`test_sim_agreement.py:", "`test_sim_agreemnt.py:"), "is not there"
+    ),
+    "a promise names no test": Defect(
+        "acceptance",
+        replace("docs/acceptance.md", "`test_sim_agreement.py::", "`"),
+        "no test is named for 'The simulator over HTTP and pure code agree",
+    ),
+    "the promises are lost": Defect("acceptance", remove("docs/acceptance.md"), "docs/acceptance.md is missing"),
     "a member is left out of the Makefile": Defect(
         "members", replace("Makefile", "e2e cli\n", "e2e\n"), "Make them equal"
     ),
