@@ -66,16 +66,6 @@ def from_p95(input_p95: float, output_p95: float) -> Lengths:
     )
 
 
-def from_means(input_mean: float, output_mean: float) -> Lengths:
-    """Lengths of which only the means are known: P95 as if they were exponential, mean · ln 20."""
-    return Lengths(
-        input_mean=input_mean,
-        input_p95=input_mean * P95_OF_UNIT_EXPONENTIAL,
-        output_mean=output_mean,
-        output_p95=output_mean * P95_OF_UNIT_EXPONENTIAL,
-    )
-
-
 def from_samples(input_tokens: Sequence[int], output_tokens: Sequence[int], *, prefix_hit_rate: float = 0.0) -> Lengths:
     """Lengths as observed. Raises ValueError for an empty sample."""
     input_p95, output_p95 = nearest_rank(input_tokens, 95), nearest_rank(output_tokens, 95)

@@ -197,10 +197,6 @@ class Slo(Node):
     )
 
 
-DEFAULT_REQUEST_TIMEOUT_SECONDS = 3600
-DEFAULT_DRAIN_BACKLOG_TARGET_SECONDS = 900
-
-
 class Throughput(Node):
     """Goals of a HumanLess pool. No schema defaults here: an Interactive pool must be able to leave the object out."""
 
