@@ -1,40 +1,25 @@
 """The command `hlserve-router` as a process."""
 
 import asyncio
-import re
+import json
+import os
 import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from click.testing import CliRunner
 
 from hlserve_router.__main__ import main
 from hlserve_router.supervisor import merge, merge_pages, samples
-from hlserve_router.testing.documents import AGENT_KEY, a_class, a_keyring, a_pool, a_table
+from hlserve_router.testing.documents import AGENT_KEY
 from hlserve_router.testing.engine import Session, scripted_engine
-from hlserve_router.testing.scripts import DONE, ORDINARY, delta
+from hlserve_router.testing.process import plain_client, router_process, start
+from hlserve_router.testing.scripts import DONE, ORDINARY, delta, event
 
 CHAT = "/v1/chat/completions"
 NS: dict[str, Any] = {"model": "m1", "messages": [{"role": "user", "content": "hi"}]}
 HEADERS = {"authorization": f"Bearer {AGENT_KEY}"}
-
-
-@dataclass(eq=False)
-class Process:
-    process: asyncio.subprocess.Process
-    url: str
-    admin_url: str
-
-    async def end(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(15):
-            return await self.process.wait()
 
 
 async def accepts(url: str) -> bool:
@@ -46,33 +31,6 @@ async def accepts(url: str) -> bool:
         return False
     writer.close()
     return True
-
-
-async def start(folder: Path, *options: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "hlserve_router", "--table", str(folder / "table.json"), "--keyring", str(folder / "keyring.json"),
-        *options, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-
-
-@asynccontextmanager
-async def running(folder: Path, engine_url: str, *options: str) -> AsyncIterator[Process]:
-    (folder / "table.json").write_text(
-        a_table(a_pool("agents", engine_url), a_class("agent", "agents")).model_dump_json(by_alias=True)
-    )
-    (folder / "keyring.json").write_text(a_keyring().model_dump_json(by_alias=True))
-    process = await start(folder, "--port", "0", *options)
-    try:
-        assert process.stdout is not None
-        async with asyncio.timeout(30):
-            line = (await process.stdout.readline()).decode()
-        found = re.fullmatch(r"hlserve-router listening on (http://\S+) admin (http://\S+)\n", line)
-        assert found is not None, line
-        yield Process(process, found.group(1), found.group(2))
-    finally:
-        if process.returncode is None:
-            process.terminate()
-            await process.wait()
 
 
 async def test_sigterm_fails_readiness_lets_streams_finish_and_exits_with_0(tmp_path: Path) -> None:
@@ -87,8 +45,8 @@ async def test_sigterm_fails_readiness_lets_streams_finish_and_exits_with_0(tmp_
 
     async with (
         scripted_engine(play) as engine,
-        running(tmp_path, engine.url) as router,
-        httpx.AsyncClient(timeout=10) as http,
+        router_process(tmp_path, engine.url) as router,
+        plain_client() as http,
     ):
         async with http.stream("POST", router.url + CHAT, json={**NS, "stream": True}, headers=HEADERS) as answer:
             chunks = answer.aiter_raw()
@@ -137,42 +95,116 @@ def test_a_wrong_setting_is_one_sentence_and_exit_code_2(tmp_path: Path, options
     assert result.output.count("\n") == 1
 
 
-async def test_logs_are_json_lines_without_prompts_or_keys(tmp_path: Path) -> None:
+PROMPT = "the merger of Alpha and Beta"
+SECRETS = (PROMPT, AGENT_KEY, "wrong-key-wrong-key", "made-up-model", "made-up-class")
+
+
+async def echoing(session: Session) -> None:
+    """An engine whose errors repeat what it was sent, as engines do."""
+    error = {"error": {"message": f"cannot serve: {session.request.body.decode()}", "code": 500}}
+    seed = session.request.json.get("seed")
+    if seed == 1:
+        await session.reply(json.dumps(error).encode(), 500)
+    elif seed == 2:
+        await session.head()
+        await session.write(delta(PROMPT) + event(error))
+        await session.end()
+    elif seed == 3:
+        await session.raw(f"HTTP/1.1 200 {PROMPT}\r\nbad header {PROMPT}\r\n\r\n".encode())
+        session.close()
+    else:
+        await ORDINARY(session)
+
+
+async def test_b63_no_prompt_and_no_key_in_logs_or_metrics_and_no_proxy_of_the_environment(tmp_path: Path) -> None:
+    body = {**NS, "messages": [{"role": "user", "content": PROMPT}]}
+    asked: list[tuple[Any, dict[str, str]]] = [
+        (body, HEADERS),
+        (body, {"authorization": "Bearer wrong-key-wrong-key"}),
+        ({**body, "seed": 1}, HEADERS),
+        ({**body, "seed": 2, "stream": True}, HEADERS),
+        ({**body, "seed": 3}, HEADERS),
+        ({**body, "model": "made-up-model"}, HEADERS),
+        (body, {**HEADERS, "x-hlserve-class": "made-up-class"}),
+        ({**body, "rid": PROMPT}, HEADERS),
+    ]
+    proxy = {"HTTP_PROXY": "http://127.0.0.1:1", "ALL_PROXY": "http://127.0.0.1:1", "NO_PROXY": "10.0.0.0/8"}
     async with (
-        scripted_engine(ORDINARY) as engine,
-        running(tmp_path, engine.url) as router,
-        httpx.AsyncClient(timeout=10) as http,
+        scripted_engine(echoing) as engine,
+        router_process(tmp_path, engine.url, "--log-level", "debug", environment=proxy) as router,
+        plain_client() as http,
     ):
-        body = {**NS, "messages": [{"role": "user", "content": "a secret prompt"}]}
-        assert (await http.post(router.url + CHAT, json=body, headers=HEADERS)).status_code == 200
-        assert (
-            await http.post(router.url + CHAT, json=body, headers={"authorization": "Bearer wrong"})
-        ).status_code == 401
+        statuses = [
+            (await http.post(router.url + CHAT, json=sent, headers=headers)).status_code for sent, headers in asked
+        ]
+        cut = body | {"cut": PROMPT}
+        await http.post(router.url + CHAT, content=json.dumps(cut)[:-1], headers=HEADERS)
+        metrics = (await http.get(f"{router.admin_url}/metrics")).text
         assert await router.end() == 0
-        assert router.process.stderr is not None
-        log = (await router.process.stderr.read()).decode()
-    lines = [httpx.Response(200, text=line).json() for line in log.splitlines()]
-    ended = [line for line in lines if line["message"] == "request"]
-    assert [(line["outcome"], line["reason"]) for line in ended] == [("ok", ""), ("rejected", "invalid_key")]
-    assert ended[0]["client"] == "coder"
-    for secret in ("a secret prompt", AGENT_KEY, "wrong"):
+        log = await router.log()
+    assert statuses == [200, 401, 500, 200, 502, 404, 400, 400]
+    lines = [json.loads(line) for line in log.splitlines()]
+    ended = [(line["outcome"], line["reason"]) for line in lines if line["message"] == "request"]
+    assert ended[:2] == [("ok", ""), ("rejected", "invalid_key")]
+    assert len(ended) == 9
+    assert next(line for line in lines if line["message"] == "limits")["share_of_every_limit"] == 1
+    for secret in SECRETS:
         assert secret not in log
+        assert secret not in metrics
 
 
-async def test_workers_share_the_port_and_one_metrics_page_that_never_goes_down(tmp_path: Path) -> None:
-    async with scripted_engine(ORDINARY) as engine, running(tmp_path, engine.url, "--workers", "2") as router:
-        for _ in range(40):
-            async with httpx.AsyncClient(
-                timeout=10
-            ) as http:  # a new connection each time, so that both workers get some
-                assert (await http.post(router.url + CHAT, json=NS, headers=HEADERS)).status_code == 200
-        async with httpx.AsyncClient(timeout=10) as http:
-            counted = 'hlserve_router_requests_total{class="agent",outcome="ok",pool="agents",reason=""} 40.0'
-            for _ in range(3):
-                assert counted in (await http.get(f"{router.admin_url}/metrics")).text
-            pools = (await http.get(f"{router.admin_url}/v1/pools")).json()["pools"]
-            assert pools[0]["inFlight"] == 0
-            assert (await http.get(f"{router.admin_url}/readyz")).status_code == 200
+async def test_b76_workers_share_one_port_and_counters_survive_one_that_is_killed(tmp_path: Path) -> None:
+    name = 'hlserve_router_requests_total{class="agent",outcome="ok",pool="agents",reason=""}'
+    release = asyncio.Event()
+
+    async def play(session: Session) -> None:
+        if not session.request.json.get("stream"):
+            await ORDINARY(session)
+            return
+        await session.head()
+        await session.write(delta("A"))
+        await session.until(release)
+        await session.write(DONE)
+        await session.end()
+
+    async def ask(body: Any) -> int:
+        async with plain_client() as http:  # a new connection each time, so that both workers get some
+            return (await http.post(router.url + CHAT, json=body, headers=HEADERS)).status_code
+
+    async def page() -> dict[str, float]:
+        return samples((await admin.get(f"{router.admin_url}/metrics")).text)
+
+    async def workers_up() -> int:
+        up: int = (await admin.get(f"{router.admin_url}/healthz")).json()["workersUp"]
+        return up
+
+    async with (
+        scripted_engine(play) as engine,
+        router_process(tmp_path, engine.url, "--workers", "2") as router,
+        plain_client() as admin,
+    ):
+        assert {await ask(NS) for _ in range(40)} == {200}
+        counts = [(await page())[name] for _ in range(3)]
+        assert counts == [40.0] * 3
+        pools = (await admin.get(f"{router.admin_url}/v1/pools")).json()["pools"]
+        assert pools[0]["inFlight"] == 0
+        former = router.children()
+        assert len(former) == 2
+        streams = [asyncio.create_task(ask({**NS, "stream": True})) for _ in range(8)]
+        await engine.wait_for(lambda: engine.open_sessions == 8)
+        os.kill(former[0], signal.SIGKILL)
+        async with asyncio.timeout(20):
+            while router.children()[:1] == former[:1] or await workers_up() < 2:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.05)
+        counts.append((await page())[name])
+        release.set()
+        await asyncio.gather(*streams, return_exceptions=True)
+        assert {await ask(NS) for _ in range(20)} == {200}
+        last = await page()
+        assert counts[-1] == 40.0
+        assert last[name] >= 60.0
+        assert last['hlserve_router_in_flight_requests{class="agent",pool="agents"}'] == 0
+        assert (await admin.get(f"{router.admin_url}/readyz")).status_code == 200
         assert await router.end() == 0
 
 

@@ -163,6 +163,10 @@ class Limits:
         account = self._accounts.get(client)
         return account.concurrent if account else 0
 
+    def __len__(self) -> int:
+        """Clients with an account."""
+        return len(self._accounts)
+
     def _account(self, client: str) -> _Account:
         account = self._accounts.get(client)
         if account is None:

@@ -126,7 +126,7 @@ class Supervisor:
 
         @app.api_route("/healthz", methods=["GET", "HEAD"])
         async def healthz() -> Response:
-            return JSONResponse({"status": "ok"})
+            return JSONResponse({"status": "ok", "workersUp": sum(bool(worker.admin_url) for worker in self.workers)})
 
         @app.get("/{path:path}")
         async def merged(request: Request) -> Response:

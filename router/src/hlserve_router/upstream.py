@@ -311,9 +311,8 @@ class UpstreamConnection(asyncio.Protocol):
         if name == b"content-length":
             if self._length is not None and self._length != value:
                 raise ConflictingFramingError
-            if self._length is None:
-                self._headers.append((name, value))
             self._length = value
+            self._headers.append((name, value))
         elif name == b"transfer-encoding":
             self._chunked = True
         elif name not in _HOP_BY_HOP or name == b"connection":

@@ -7,6 +7,7 @@ from typing import Any
 from hlserve_api.routing import Keyring, RoutingTable
 from hlserve_router.testing.engine import Play, ScriptedEngine, scripted_engine
 from hlserve_router.testing.running import Face, RunningRouter, running_router
+from hlserve_router.testing.wire import Wire
 
 
 class Stage:
@@ -26,3 +27,9 @@ class Stage:
         return await self._stack.enter_async_context(
             running_router(self._folder, table, keyring, face=self._face, settings=settings)
         )
+
+    async def wire(self, router: RunningRouter) -> Wire:
+        """A client that writes its own bytes."""
+        wire = await Wire.to(router.url)
+        self._stack.callback(wire.hang_up)
+        return wire
