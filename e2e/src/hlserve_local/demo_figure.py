@@ -49,7 +49,14 @@ def variants_figure(content: PageContent) -> str:
                     fontsize=8.5,
                     color=named.get(row.key, _INK),
                     fontweight="bold" if row.key in named else "normal",
-                    arrowprops={"arrowstyle": "-", "color": _GRID, "linewidth": 0.8, "shrinkA": 0, "shrinkB": 4},
+                    arrowprops={
+                        "arrowstyle": "-",
+                        "color": _GRID,
+                        "linewidth": 0.8,
+                        "shrinkA": 0,
+                        "shrinkB": 4,
+                        "relpos": (0, 0.5),
+                    },
                 )
         axes.set_xlabel("chat goodput (share of requests inside the SLO, simulated)")
         axes.set_ylabel("agents' output tokens/s (simulated)")

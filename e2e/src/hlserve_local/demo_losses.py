@@ -39,6 +39,11 @@ class LossCell:
             slo=SloBounds(ttft_ms=1000.0, tpot_ms=self.tpot_ms),
         )
 
+    @property
+    def is_demo_hardware(self) -> bool:
+        """Whether device, model and TPOT SLO are the demo's, so that its class-blind flags fit."""
+        return (self.accelerator, self.shape, self.tpot_ms) == ("A100-80G", "llama-3.1-8b", DemoCell().slo.tpot_ms)
+
     def blind(self, examples: Path | None = None) -> DemoArm:
         """The class-blind arm on this hardware, before the search for its flags."""
         return self._arm(CLASS_BLIND, {"shared": self.engines}, examples)
@@ -121,7 +126,7 @@ LOSS_CELLS = (
     ),
     LossCell(
         key="big_gpu_half",
-        title="The same with 2 + 2 engines",
+        title="The same with 2 + 2 engines (H200, 8B, TPOT 25 ms, chat 3 rps, 60 sessions)",
         accelerator="H200",
         shape="llama-3.1-8b",
         tpot_ms=25,

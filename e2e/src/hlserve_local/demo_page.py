@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from hlserve_bench.report.assemble import Timing
 from hlserve_bench.report.model import Manifest
+from hlserve_local.demo_search import LARGEST_BATCH
 from hlserve_local.demo_table import Row, markdown_table, paired_ratio
 
 
@@ -58,11 +59,13 @@ def render_page(content: PageContent) -> str:
         "More output for agents than HlServe's three engines give them is possible: with the HumanLess flags on all four. Chat then "
         "has no goodput left.",
         "## Where HlServe gains little or loses",
+        "Chat goodput / agents' output tokens a second. Class-blind's batch and chunk were searched anew where device, model or SLO "
+        f"differ from the demo's; a batch of {LARGEST_BATCH} is the end of the search: there the TPOT SLO does not bind.",
         _loss_table(content.losses),
         _loss_reading(content.losses),
         _tail(ours, blind),
         "## Settings",
-        *(_settings(row) for row in rows.values()),
+        "\n".join(_settings(row) for row in rows.values()),
         "## Limits",
         "Kernels are summed without overlap; KV is reserved for the exact reply length, so nothing is retracted; no HTTP and no client "
         "lag; one agent trace, cut and scaled as stated in `report.json`. A GPU may disagree.",
@@ -169,7 +172,7 @@ def _loss_table(losses: Sequence[LossResult]) -> str:
 
 
 def _loss_title(loss: LossResult) -> str:
-    return f"{loss.title}; class-blind *searched*: {loss.blind.searched}; sheds: {loss.shedding.searched}"
+    return f"{loss.title}; class-blind: {loss.blind.searched}; sheds: {loss.shedding.searched}"
 
 
 def _pair(row: Row) -> str:
@@ -182,10 +185,10 @@ def _loss_reading(losses: Sequence[LossResult]) -> str:
         for name, row in (("class-blind", loss.blind), ("class-blind that sheds", loss.shedding)):
             ratio = paired_ratio(loss.ours, row)
             if ratio is not None and ratio.mean < 1:
-                losing.append(f"{loss.title} against {name}: {ratio}")
+                losing.append(f"- {loss.title}, against {name}: {ratio}")
     if not losing:
         return "In none of these cells do agents get less than class-blind gives them, at the searched settings."
-    return "Agents get *less* than from the class-blind arm in: " + "; ".join(losing) + "."
+    return "Agents get *less* than from a class-blind arm here:\n\n" + "\n".join(losing)
 
 
 def _tail(ours: Row, blind: Row) -> str:

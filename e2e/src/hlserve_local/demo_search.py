@@ -17,6 +17,7 @@ SEARCH_SEEDS = (1, 2)
 SEARCH_TIMING = Timing(warmup_seconds=40.0, measured_seconds=120.0, drain_seconds=10.0)
 CHUNKS = (96, 128, 256, 512, 1024, 2048)
 CAPPED_BATCHES = (5, 8, 12, 16, 21)
+LARGEST_BATCH = 256
 CHAT_TARGET = 0.95
 """Agents are capped until chat goodput reaches this."""
 
@@ -65,7 +66,7 @@ def search_blind(cell: DemoCell, blind: DemoArm, timing: Timing = SEARCH_TIMING)
         def keeps(size: int, chunk: int = chunk) -> bool:
             return _keeps_tpot(cell, with_batch(blind, size, chunk), timing)
 
-        size = _largest(range(1, 257), keeps)
+        size = _largest(range(1, LARGEST_BATCH + 1), keeps)
         reports = _reports(cell, with_batch(blind, size, chunk), timing)
         found.append((sum(report.classes.agent.output_tokens_per_second for report in reports), size, chunk))
     _, size, chunk = max(found)
