@@ -16,8 +16,8 @@ _RC = {
     "axes.spines.right": False,
 }
 _MIDDLE = 0.5
-_LINE = 34.0
-"""Height of a label, in tokens a second."""
+_LABELS_HIGH = 20
+"""Labels that fit above each other."""
 _INK, _GRID, _BLUE, _ORANGE = "#1c2127", "#d9dee3", "#0067a8", "#c2500a"
 
 
@@ -35,11 +35,14 @@ def variants_figure(content: PageContent) -> str:
             marker = "D" if key == "hlserve" else "s"
             axes.scatter(*_points([content.rows[key]]), s=90, color=colour, marker=marker, linewidths=0)
         rows = [row for key, row in content.rows.items() if key != "cause_lpm"]
+        top = max(row.agent_output for row in rows)
+        line = top / _LABELS_HIGH
         for column in (
             [row for row in rows if row.chat_goodput_share < _MIDDLE],
             [row for row in rows if row.chat_goodput_share >= _MIDDLE],
         ):
-            for row, height in _spread(column):
+            for row, height in _spread(column, line):
+                top = max(top, height)
                 x, y = row.chat_goodput_share, row.agent_output
                 axes.annotate(
                     row.title,
@@ -62,7 +65,7 @@ def variants_figure(content: PageContent) -> str:
         axes.set_ylabel("agents' output tokens/s (simulated)")
         axes.set_xlim(-0.03, 1.75)
         axes.set_xticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, top + line)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
@@ -72,12 +75,12 @@ def _points(rows: list[Row]) -> tuple[list[float], list[float]]:
     return [row.chat_goodput_share for row in rows], [row.agent_output for row in rows]
 
 
-def _spread(rows: list[Row]) -> list[tuple[Row, float]]:
+def _spread(rows: list[Row], line: float) -> list[tuple[Row, float]]:
     """Heights for the labels of one column: near their marks, and far enough from each other to be read."""
     heights: list[tuple[Row, float]] = []
     floor = 0.0
     for row in sorted(rows, key=lambda row: row.agent_output):
         height = max(row.agent_output, floor)
         heights.append((row, height))
-        floor = height + _LINE
+        floor = height + line
     return heights
