@@ -54,9 +54,11 @@ def test_digest_is_the_sha256_of_the_utf8_bytes() -> None:
 
 
 def test_entry_carries_the_rights_and_never_the_key() -> None:
+    start, end = "2026-12-31T00:00:00Z", "2027-12-31T00:00:00+01:00"
     key = _key(
         tenant="research", models=["llama-3.1-8b"], allowedClasses=["batch"], limits={"maxConcurrent": 8}, suspended=True,
-        budget={"tokens": 1000, "onExhausted": "Demote"},
+        budget={"tokens": 1000, "period": "Month", "onExhausted": "Demote"},
+        credentials=[{"id": "a", "secretRef": {"name": "crawler-keys", "key": "a"}, "notBefore": start, "notAfter": end}],
     )  # fmt: skip
     compiled = _compile(key)
     (entry,) = [entry for keyring in compiled.keyrings for entry in keyring.keys]
@@ -65,7 +67,8 @@ def test_entry_carries_the_rights_and_never_the_key() -> None:
     assert (entry.models, entry.allowed_classes, entry.suspended) == (("llama-3.1-8b",), ("batch",), True)
     assert (entry.limits.max_concurrent, entry.limits.tokens_per_minute) == (8, None)
     assert entry.budget is not None
-    assert (entry.budget.tokens, entry.budget.period, entry.budget.on_exhausted) == (1000, "Day", "Demote")
+    assert (entry.budget.tokens, entry.budget.period, entry.budget.on_exhausted) == (1000, "Month", "Demote")
+    assert (entry.not_before, entry.not_after) == (datetime.fromisoformat(start), datetime.fromisoformat(end))
     assert all(STRONG not in document_json(keyring) for keyring in compiled.keyrings)
     assert compiled.problems == ()
 

@@ -20,6 +20,7 @@ from hlserve_api.compile import (
     overcommitments,
     resolve_targets,
 )
+from hlserve_api.compile.canonical import generation_of
 from hlserve_api.generate.pages import document_schema
 from hlserve_api.routing import (
     Endpoint,
@@ -67,6 +68,49 @@ def test_defaults_follow_the_intent(intent: Intent, timeouts: tuple[int, ...], t
 def test_an_interactive_class_waits_no_longer_than_its_pools_ttft() -> None:
     route = compile_class(_class(a_workload_class("chat", "Interactive", "chat")), POOLS)
     assert route.queue.ttl_milliseconds == 1000
+
+
+def test_an_interactive_class_waits_as_long_as_its_slowest_pool_allows() -> None:
+    slow = _pool(changed(an_interactive_pool("slow"), "spec.slo.ttftMilliseconds", 5000))
+    targets = [{"name": name, "poolRef": {"name": name}} for name in ("chat", "slow")]
+    manifest = changed(a_workload_class("chat", "Interactive"), "spec.targets", targets)
+    assert compile_class(_class(manifest), [CHAT, slow]).queue.ttl_milliseconds == 5000
+
+
+EVERY_FIELD_OF_A_CLASS: Manifest = {
+    "priority": 7,
+    "spill": {
+        "enterQueueWaitMilliseconds": 11,
+        "leaveQueueWaitMilliseconds": 10,
+        "whenUnavailable": False,
+    },
+    "queue": {"maxDepth": 12, "maxBytes": 13, "ttlMilliseconds": 14},
+    "share": {"minPercent": 15, "maxPercent": 16},
+    "limits": {"maxInputTokens": 17, "maxOutputTokens": 18, "maxConcurrentPerClient": 19},
+    "timeouts": {
+        "totalSeconds": 20,
+        "silenceSeconds": 21,
+        "peekMilliseconds": 22,
+        "pingSeconds": 23,
+        "retryCutoffSeconds": 24,
+        "startSeconds": 25,
+    },
+}
+
+
+def test_a_class_route_carries_every_field_of_the_class() -> None:
+    manifest = a_workload_class()
+    own = {**EVERY_FIELD_OF_A_CLASS, "fairness": {"by": "Tenant"}, "headerOverride": "Deny"}
+    manifest["spec"] = {**manifest["spec"], **own}
+    route = compile_class(_class(manifest), POOLS)
+    assert route.model_dump(mode="json", by_alias=True) == {
+        "name": "agent",
+        "intent": "Agent",
+        "targets": [{"pool": "agents", "role": "Primary", "weight": 1}],
+        **EVERY_FIELD_OF_A_CLASS,
+        "fairness": "Tenant",
+        "headerOverride": "Deny",
+    }
 
 
 def test_a_value_that_is_given_wins() -> None:
@@ -178,12 +222,27 @@ RUNTIME = PoolRuntime(
 
 
 def test_pool_route_joins_spec_and_runtime() -> None:
-    pool = _pool(changed(an_interactive_pool(), "spec.responseStore", "Enabled"))
-    route = _table((pool, RUNTIME), (AGENTS, PoolRuntime(service="agents"))).pools[1]
-    assert (route.name, route.mode, route.model, route.response_store) == ("chat", "Interactive", "llama-3.1-8b", True)
-    assert (route.max_in_flight, route.in_flight_tokens, route.queue_ttl_milliseconds) == (25, 90_000, 800)
-    assert (route.context_length, route.priority_order, route.draining) == (32_768, "HigherFirst", ("a", "b"))
-    assert route.endpoints[0].url == "http://10.0.0.7:30000"
+    manifest = changed(an_interactive_pool(), "spec.responseStore", "Enabled")
+    manifest = changed(changed(manifest, "spec.model.aliases", ["small"]), "spec.allowedMediaDomains", ["img.example"])
+    agents, chat = _table((_pool(manifest), RUNTIME), (AGENTS, PoolRuntime(service="agents", foreign=True))).pools
+    assert chat.model_dump(mode="json", by_alias=True) == {
+        "name": "chat",
+        "mode": "Interactive",
+        "model": "llama-3.1-8b",
+        "aliases": ["small"],
+        "service": None,
+        "endpoints": [{"url": "http://10.0.0.7:30000", "id": ""}],
+        "priorityOrder": "HigherFirst",
+        "maxInFlight": 25,
+        "inFlightTokens": 90_000,
+        "queueTtlMilliseconds": 800,
+        "contextLength": 32_768,
+        "draining": ["a", "b"],
+        "foreign": False,
+        "responseStore": True,
+        "allowedMediaDomains": ["img.example"],
+    }
+    assert (agents.service, agents.foreign, agents.response_store) == ("agents", True, False)
 
 
 @given(st.randoms(use_true_random=False))
@@ -202,6 +261,7 @@ def test_generation_changes_with_the_content_and_only_then() -> None:
     assert same.generation == _table((AGENTS, PoolRuntime()), (CHAT, RUNTIME)).generation
     assert same.generation != other.generation
     assert parse_table(document_json(same)) == same
+    assert generation_of(parse_table(document_json(same))) == same.generation
 
 
 def test_documents_match_their_published_schema() -> None:
