@@ -172,6 +172,20 @@ def test_what_binds_a_real_device_has_a_name(problem: BatchProblem, limit: Batch
     assert choice.batch_why
 
 
+@pytest.mark.parametrize(
+    ("ttft_ms", "batch", "words"),
+    [
+        (600, 4, "prefilled within 80 % of TTFT 600 ms, beside 5 not"),
+        (470, 1, "above 80 % of TTFT 470 ms: little is left"),
+    ],
+    ids=["a fifth is left for the queue", "one prompt alone leaves less"],
+)
+def test_a_batch_bound_by_ttft_says_what_is_left_for_the_queue(ttft_ms: float, batch: int, words: str) -> None:
+    choice = choose(roofline_problem(4000, 800, ttft_ms=ttft_ms, tpot_ms=20))
+    assert (choice.batch, choice.limit) == (batch, BatchLimit.TTFT)
+    assert words in choice.batch_why
+
+
 @given(
     input_p95=st.integers(50, 20_000),
     output_p95=st.integers(10, 4000),

@@ -119,11 +119,7 @@ def choose(problem: BatchProblem) -> BatchChoice:
     if not batch:
         return _ttft_infeasible(problem, sustained)
     if batch < sustained:
-        limit = BatchLimit.TTFT
-        why = (
-            f"beside {batch} running requests a P95 prompt is prefilled within 80 % of TTFT {problem.ttft_ms:g} ms, "
-            f"beside {batch + 1} not"
-        )
+        limit, why = BatchLimit.TTFT, _ttft_why(problem, batch)
     elif batch < tpot:
         limit = BatchLimit.PREFILL
         why = f"TPOT {problem.tpot_ms:g} ms leaves a chunk that carries the prompts of {batch} running requests, not of more"
@@ -151,11 +147,22 @@ def _ttft_ceiling(problem: BatchProblem, upper: int) -> int:
     ttft_ms = problem.ttft_ms
     if ttft_ms is None:
         return upper
-    roomy_ms = ttft_ms * (1 - TTFT_QUEUE_SHARE)
-    batch = largest_that_fits(lambda size: problem.prefill_ms(size) <= roomy_ms, upper)
+    batch = largest_that_fits(lambda size: problem.prefill_ms(size) <= _roomy_ms(ttft_ms), upper)
     if not batch and problem.prefill_ms(1) <= ttft_ms:
         return 1
     return batch
+
+
+def _roomy_ms(ttft_ms: float) -> float:
+    return ttft_ms * (1 - TTFT_QUEUE_SHARE)
+
+
+def _ttft_why(problem: BatchProblem, batch: int) -> str:
+    ttft_ms = problem.ttft_ms or 0.0
+    share = f"{100 * (1 - TTFT_QUEUE_SHARE):.0f} % of TTFT {ttft_ms:g} ms"
+    if problem.prefill_ms(batch) > _roomy_ms(ttft_ms):
+        return f"even a lone P95 prompt takes {problem.prefill_ms(batch):.0f} ms, above {share}: little is left for a queue"
+    return f"beside {batch} running requests a P95 prompt is prefilled within {share}, beside {batch + 1} not"
 
 
 def _judge(problem: BatchProblem, batch: int) -> BatchChoice:
