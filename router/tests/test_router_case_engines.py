@@ -263,16 +263,16 @@ async def test_b67_what_waits_for_the_first_engine_never_exceeds_its_limit(stage
 async def test_b69_tokens_a_minute_hold_under_parallel_calls_and_streams(stage: Stage) -> None:
     usage = b'{"usage":{"prompt_tokens":100,"completion_tokens":100}}'
     router, (one,) = await engines(stage, reply(usage), key={"limits": {"tokensPerMinute": 1_000}})
-    limited = {**NS, "max_tokens": 190}
+    limited = {**NS, "max_tokens": 400}
     answers = await asyncio.gather(*(router.post(CHAT, limited) for _ in range(20)))
     served = [answer for answer in answers if answer.status_code == 200]
-    assert 1 <= len(served) <= 5
+    assert 1 <= len(served) <= 3
     assert {code(answer) for answer in answers if answer.status_code != 200} == {"key_tokens"}
     assert all(int(answer.headers["retry-after"]) >= 1 for answer in answers if answer.status_code == 429)
     while (await router.post(CHAT, limited)).status_code == 200:
         pass
-    assert len(one.requests) == 5, "five of 200 tokens are 1,000"
-    assert router.count("hlserve_router_client_tokens_total", "coder") == 1_000
+    assert len(one.requests) == 3, "three used 600 tokens, and a fourth may use 400 and its prompt"
+    assert router.count("hlserve_router_client_tokens_total", "coder") == 600
 
 
 async def test_b69_a_stream_that_its_client_left_is_charged_what_was_seen(stage: Stage) -> None:

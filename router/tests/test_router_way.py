@@ -1,6 +1,7 @@
 """The way of an ordinary request, end to end over real sockets."""
 
 import json
+import time
 
 from hlserve_router.testing.documents import AGENT_KEY, INTERACTIVE_KEY, a_class, a_pool, a_table
 from hlserve_router.testing.engine import ScriptedEngine
@@ -53,3 +54,13 @@ async def test_connections_to_engines_are_reused(stage: Stage) -> None:
     opened = [endpoint.link.opened for endpoint in router.router.proxy.pools.endpoints() if endpoint.pool == "agents"]
     assert opened == [1]
     assert len(agents.requests) == 20
+
+
+async def test_no_answer_waits_for_an_acknowledgement(stage: Stage) -> None:
+    router, _, _ = await two_pools(stage)
+    took = []
+    for _ in range(20):
+        before = time.perf_counter()
+        await router.post("/v1/chat/completions", NS)
+        took.append(time.perf_counter() - before)
+    assert min(took[1:]) < 0.035, "40 ms is TCP's delayed acknowledgement: Nagle's algorithm is on"

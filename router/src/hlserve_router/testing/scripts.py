@@ -11,7 +11,7 @@ DONE = b"data: [DONE]\n\n"
 
 def event(data: Any) -> bytes:
     """One OpenAI-style event."""
-    return b"data: " + json.dumps(data).encode() + b"\n\n"
+    return b"data: " + json.dumps(data, ensure_ascii=False).encode() + b"\n\n"
 
 
 def delta(text: str, finish: str | None = None) -> bytes:
