@@ -8,9 +8,11 @@ from hlserve_api.conditions import ConditionType, reasons_of
 from hlserve_api.routing import PriorityOrder
 from hlserve_api.v1alpha1 import ServingPool
 from hlserve_api.v1alpha1.pool_status import DerivedSource
+from hlserve_capacity import devices, shapes
 from hlserve_capacity.calibration import CalibrationDocument, FitErrors, from_document
 from hlserve_capacity.derive import derive, engine_args
 from hlserve_capacity.derive_types import DerivedPool
+from hlserve_capacity.roofline import Roofline
 from hlserve_capacity.verdicts import SloReason
 
 CHAT_TRAFFIC = {"inputTokensP95": 4000, "outputTokensP95": 800}
@@ -155,6 +157,26 @@ def test_without_a_tpot_target_memory_bounds_the_batch() -> None:
     assert derived.max_running_requests == 11
     assert derived.chunked_prefill_size == 8192
     assert derived.grace_seconds == 600
+
+
+@pytest.mark.parametrize(("tensor", "running"), [(2, 256), (4, 512)])
+def test_short_requests_fill_the_engines_largest_decode_graph(tensor: int, running: int) -> None:
+    traffic = {"inputTokensP95": 300, "outputTokensP95": 200}
+    derived = derive(pool(slo={"ttftMilliseconds": 10_000}, traffic=traffic, parallelism={"tensor": tensor}))
+    assert derived.max_running_requests == running
+
+
+def test_a_ttft_that_prefill_almost_takes_up_still_lets_one_request_wait() -> None:
+    derived = derive(pool(slo={"ttftMilliseconds": 800, "tpotMilliseconds": 20}))
+    queued = next(value for value in derived.values if value.name == "maxQueuedRequests")
+    assert queued.value == "1"
+    assert queued.why.startswith("(800 ms TTFT - 632 ms prefill) × 4.06 completions/s, at least 1")
+
+
+def test_tokens_in_flight_are_nine_tenths_of_the_pool_and_a_queue_of_long_requests() -> None:
+    derived = derive(pool())
+    pool_tokens = Roofline(shapes.by_name("llama-3.1-8b"), devices.by_name("A100-80G")).pool_tokens
+    assert derived.in_flight_tokens == int(0.9 * pool_tokens) + 1 * (4000 + 800)
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,16 @@ def test_highest_rate_of_the_six_seeds_behind_the_known_value() -> None:
     assert not keeps_at(16, 4.85, seeds=20)
 
 
+@pytest.mark.parametrize(("batch", "kept"), [(26, True), (27, False)])
+def test_a_rate_is_kept_only_if_tpot_is(batch: int, kept: bool) -> None:
+    """Far past saturation nothing but the batch decides on TPOT: 15.95 ms with 26 slots, 16.26 with 27."""
+    check = QueueCheck(
+        prompts=uniform(200, 200), outputs=exponential(200), random_for_seed=Random, seeds=tuple(range(6)), seconds=60
+    )
+    target = LatencyTarget(ttft_ms=None, tpot_ms=16, percentile=95)
+    assert keeps(batching_lab(), Continuous(batch), target, check, 14) == kept
+
+
 def test_bisection_finds_the_highest_rate() -> None:
     check = QueueCheck(prompts=constant(200), outputs=exponential(200), random_for_seed=Random, seeds=(0,), seconds=120)
     target = LatencyTarget(ttft_ms=1000, tpot_ms=16, percentile=95)

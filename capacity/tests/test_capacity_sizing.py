@@ -128,7 +128,7 @@ def test_at_the_ceiling_two_replicas_do() -> None:
 
 @pytest.mark.parametrize(
     ("peak_rps", "capacity_rps", "utilisation", "replicas"),
-    [(10, 4.95, 0.9, 3), (10, 6.84, 0.9, 2), (0.1, 4.95, 0.9, 1), (9, 3, 1.0, 3)],
+    [(10, 4.95, 0.9, 3), (10, 6.84, 0.9, 2), (9, 4.95, 0.9, 3), (9, 4.95, 1.0, 2), (0.1, 4.95, 0.9, 1), (9, 3, 1.0, 3)],
 )
 def test_replicas_cover_the_peak_at_the_target_utilisation(
     peak_rps: float, capacity_rps: float, utilisation: float, replicas: int
