@@ -229,8 +229,6 @@ class Driver:
                 live.retractions += 1
 
     def _token(self, live: Live, event: Token, now_us: int) -> None:
-        if event.index < live.made:
-            return
         live.made = event.index + 1
         if live.first_token_us is None:
             live.first_token_us = now_us
