@@ -247,3 +247,26 @@ async def test_a_key_guards_everything_but_health_and_metrics(http: httpx.AsyncC
     assert no_admin.status_code == 401
     assert admin.json()["draining"] is True
     assert (health.status_code, metrics.status_code) == (200, 200)
+
+
+ADMINISTRATION = [
+    ("POST", "/hlserve/drain"),
+    ("POST", "/abort_request"),
+    ("POST", "/flush_cache"),
+    ("GET", "/sim/faults"),
+    ("POST", "/sim/faults"),
+    ("DELETE", "/sim/faults"),
+    ("GET", "/sim/state"),
+]
+
+
+async def test_an_administration_key_alone_guards_administration_and_nothing_else(http: httpx.AsyncClient) -> None:
+    async with running("--admin-api-key", "root", "--time-scale", "20") as engine:
+        served = await http.post(engine.url + "/v1/chat/completions", json={**CHAT, "max_tokens": 1})
+        refused = [
+            (method, path)
+            for method, path in ADMINISTRATION
+            if (await http.request(method, engine.url + path)).status_code == 401
+        ]
+    assert served.status_code == 200
+    assert refused == ADMINISTRATION
