@@ -313,6 +313,11 @@ def test_a_users_arguments_come_first_so_that_ours_win() -> None:
     assert "--context-length 9000" in text
 
 
+def test_a_users_bound_of_the_engines_queue_reaches_it_as_it_is() -> None:
+    args = args_of(pool(engine={"maxQueuedRequests": 9}))
+    assert args[args.index("--max-queued-requests") + 1] == "9"
+
+
 def test_priorities_can_be_switched_off() -> None:
     assert "--enable-priority-scheduling" not in args_of(pool(engine={"priorityOrder": "None"}))
 

@@ -122,10 +122,10 @@ def _estimate(shape: shapes.ModelShape, device: devices.Device, tensor: int) -> 
     return CostBasis(roofline, DerivedSource.ESTIMATE, f"roofline estimate of {where}"), ""
 
 
-def _engine_queue(derived: DerivedPool) -> int | None:
-    """All that the router may have in flight: SGLang's queue also holds what is about to start, so a burst of short prompts would
-    be refused by an engine with free slots. How long a queue may get is the router's to enforce."""
-    if derived.max_queued_requests is None or derived.max_running_requests is None:
+def _engine_queue(user: int | None, derived: DerivedPool) -> int | None:
+    """A user's own bound, else all that the router may have in flight: SGLang's queue also holds what is about to start, so a burst
+    of short prompts would be refused by an engine with free slots. How long a queue may get is the router's to enforce."""
+    if user is not None or derived.max_queued_requests is None or derived.max_running_requests is None:
         return derived.max_queued_requests
     return derived.max_running_requests + derived.max_queued_requests
 
@@ -143,7 +143,7 @@ def engine_args(pool: ServingPool, derived: DerivedPool) -> tuple[str, ...]:
         args += ["--pipeline-parallel-size", str(spec.parallelism.pipeline)]
     for flag, value in (
         ("--max-running-requests", derived.max_running_requests),
-        ("--max-queued-requests", _engine_queue(derived)),
+        ("--max-queued-requests", _engine_queue(spec.engine.max_queued_requests, derived)),
         ("--chunked-prefill-size", derived.chunked_prefill_size),
         ("--context-length", spec.engine.context_length),
     ):
