@@ -93,6 +93,14 @@ def test_infeasible_as_json_has_its_floor() -> None:
     assert document["floor"] == pytest.approx(12.7, abs=0.05)
 
 
+@pytest.mark.parametrize("option", ["--ttft-ms", "--input-p95", "--peak-rps", "--utilisation", "--seconds", "--t0-ms"])
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_a_number_that_is_not_finite_is_refused(option: str, number: str) -> None:
+    result = invoke(*A100, *CHAT, *SLO, option, number)
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}': {number} is no finite number." in result.output
+
+
 def write_azure(path: Path) -> Path:
     lines = ["TIMESTAMP,ContextTokens,GeneratedTokens"]
     for index in range(240):

@@ -101,7 +101,7 @@ def test_a_broken_line_is_named_with_file_line_and_remedy(
     message = str(caught.value)
     assert message.startswith(f"{path}: line {number}: ")
     assert what in message
-    assert "correct or remove the line" in message
+    assert message.endswith("; correct or remove the line.")
     assert "\n" not in message
 
 

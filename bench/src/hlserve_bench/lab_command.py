@@ -7,6 +7,7 @@ import click
 from rich.console import Console
 
 from hlserve_bench import lab_results
+from hlserve_bench.finite import FiniteRange
 from hlserve_bench.lab_loads import (
     ClosedLoad,
     GoldenLoad,
@@ -44,7 +45,7 @@ def _burst(ctx: click.Context, param: click.Parameter, value: str | None) -> Bur
         raise click.BadParameter(str(error), ctx, param) from error
 
 
-POSITIVE = click.FloatRange(min=0, min_open=True)
+POSITIVE = FiniteRange(min=0, min_open=True)
 
 
 @click.command()
@@ -53,7 +54,7 @@ POSITIVE = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--clients", type=click.IntRange(min=1), multiple=True, help="Closed loop instead: clients that wait; repeat."
 )
-@click.option("--think-ms", type=click.FloatRange(min=0), default=0.0, help="Pause of a closed-loop client.")
+@click.option("--think-ms", type=FiniteRange(min=0), default=0.0, help="Pause of a closed-loop client.")
 @click.option("--golden", type=click.Choice([run.value for run in GoldenRun]), help="A load without random numbers.")
 @click.option("--seconds", type=POSITIVE, default=60.0, show_default=True, help="Length of the schedule.")
 @click.option("--cut", is_flag=True, help="Stop when the schedule ends; unfinished requests count as missed.")
@@ -82,13 +83,13 @@ POSITIVE = click.FloatRange(min=0, min_open=True)
 @click.option("--step-ms", type=POSITIVE, default=8.0, show_default=True, help="Fixed part of a step.")
 @click.option(
     "--sequence-ms",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=0.3,
     show_default=True,
     help="Part per sequence in the batch.",
 )
 @click.option(
-    "--prompt-token-us", type=click.FloatRange(min=0), default=4.0, show_default=True, help="Part per prefilled token."
+    "--prompt-token-us", type=FiniteRange(min=0), default=4.0, show_default=True, help="Part per prefilled token."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option(

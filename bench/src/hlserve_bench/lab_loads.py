@@ -1,5 +1,6 @@
 """What the words of `hlserve lab` mean: lengths, bursts, schedulers, and the loads they make."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
@@ -119,18 +120,35 @@ def parse_length(text: str) -> LengthDraw:
     try:
         match kind, rest:
             case "exp", _:
-                return exponential(float(rest))
+                return exponential(_tokens(rest))
             case "lognormal", _:
                 median, p99 = rest.split(",")
-                return lognormal(float(median), float(p99))
+                return lognormal(_tokens(median), _tokens(p99))
             case _, "" if "-" in kind:
                 low, high = kind.split("-")
-                return _uniform(int(low), int(high))
+                return _uniform(_whole(low), _whole(high))
             case _, "":
-                return _constant(int(kind))
+                return _constant(_whole(kind))
     except ValueError as error:
         raise ValueError(f"{text!r} is no length: {error}") from error
     raise ValueError(f"{text!r} is no length: write 200, 50-350, exp:200 or lognormal:150,1500 (median, p99)")
+
+
+def _tokens(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{text!r} is no number of tokens")
+    return number
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("write 200, 50-350, exp:200 or lognormal:150,1500 (median, p99)") from None
 
 
 def _constant(tokens: int) -> LengthDraw:
@@ -152,6 +170,8 @@ def parse_burst(text: str) -> Burst:
         raise ValueError(f"{text!r} is no burst: write START,END,FACTOR, such as 20,30,2.5")
     try:
         start, end, factor = (float(part) for part in parts)
+        if not all(map(math.isfinite, (start, end, factor))):
+            raise ValueError("its numbers must be finite")
+        return Burst(start, end, factor)
     except ValueError as error:
         raise ValueError(f"{text!r} is no burst: {error}") from error
-    return Burst(start, end, factor)

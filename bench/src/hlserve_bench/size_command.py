@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 
 from hlserve_bench import size_report
+from hlserve_bench.finite import FiniteRange
 from hlserve_bench.size_inputs import (
     EngineModel,
     TraceFormat,
@@ -27,8 +28,8 @@ from hlserve_capacity.sizing import DEFAULT_UTILISATION, Sizing, size_human_less
 from hlserve_capacity.verdicts import Infeasible, PrefillStyle
 
 EXIT_INFEASIBLE = 3
-POSITIVE = click.FloatRange(min=0, min_open=True)
-SHARE = click.FloatRange(min=0, max=1, max_open=True)
+POSITIVE = FiniteRange(min=0, min_open=True)
+SHARE = FiniteRange(min=0, max=1, max_open=True)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -55,10 +56,10 @@ def _print_names(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     "--percentile", type=click.Choice(["50", "90", "95", "99"]), default="95", show_default=True, help="Of the SLO."
 )
 @click.option("--human-less", is_flag=True, help="A pool without latency targets: memory bounds the batch.")
-@click.option("--input-mean", type=click.FloatRange(min=0), help="Mean prompt, tokens.")
-@click.option("--input-p95", type=click.FloatRange(min=0), help="P95 prompt, tokens; alone, the mean is a third of it.")
-@click.option("--output-mean", type=click.FloatRange(min=1), help="Mean reply, tokens.")
-@click.option("--output-p95", type=click.FloatRange(min=1), help="P95 reply, tokens; alone, the mean is a third of it.")
+@click.option("--input-mean", type=FiniteRange(min=0), help="Mean prompt, tokens.")
+@click.option("--input-p95", type=FiniteRange(min=0), help="P95 prompt, tokens; alone, the mean is a third of it.")
+@click.option("--output-mean", type=FiniteRange(min=1), help="Mean reply, tokens.")
+@click.option("--output-p95", type=FiniteRange(min=1), help="P95 reply, tokens; alone, the mean is a third of it.")
 @click.option("--prefix-hit-rate", type=SHARE, default=0.0, help="Share of prompt tokens that need no prefill.")
 @click.option("--trace", type=FILE, help="Take lengths and peak rate from a trace file instead.")
 @click.option(
@@ -68,7 +69,7 @@ def _print_names(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option("--device", help="GPU by name; --list prints the known ones.")
 @click.option("--model", help="Model shape by name; --list prints the known ones.")
 @click.option("--tensor-parallel", type=int, default=1, show_default=True, help="GPUs a replica.")
-@click.option("--t0-ms", type=click.FloatRange(min=0), default=2.5, show_default=True, help="Host time a step.")
+@click.option("--t0-ms", type=FiniteRange(min=0), default=2.5, show_default=True, help="Host time a step.")
 @click.option("--calibration", type=FILE, help="calibration.json of the real engine instead of --device and --model.")
 @click.option("--lab", "use_lab", is_flag=True, help="The batching lab's engine instead of --device and --model.")
 @click.option(

@@ -11,6 +11,7 @@ import httpx
 from rich.console import Console
 from rich.live import Live
 
+from hlserve_bench.finite import FiniteRange
 from hlserve_local.engine_option import EngineOptionError, parse_engine_options
 from hlserve_local.events import Event
 from hlserve_local.live import Poller
@@ -47,7 +48,7 @@ DEFAULT_PORT: Final = 8000
 @click.option("--no-live", is_flag=True, help="Print plain lines even on a terminal.")
 @click.option(
     "--time-scale",
-    type=click.FloatRange(min=0.0, min_open=True),
+    type=FiniteRange(min=0.0, min_open=True),
     default=1.0,
     show_default=True,
     help="Engine seconds per second: 10 runs the simulated engines ten times faster.",

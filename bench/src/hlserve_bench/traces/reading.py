@@ -66,9 +66,7 @@ def read_rows(
             if on_broken_line is OnBrokenLine.SKIP:
                 skipped += 1
                 continue
-            raise TraceError(
-                f"{path}: line {number}: {broken}; correct or remove the line, or load with on_broken_line=skip."
-            ) from broken
+            raise TraceError(f"{path}: line {number}: {broken}; correct or remove the line.") from broken
     if not rows:
         what = "no usable row" if skipped else "no rows"
         raise TraceError(f"{path}: {what}; give a trace with at least one request.")

@@ -45,7 +45,7 @@ class Burst:
 
     def __post_init__(self) -> None:
         if not 0 <= self.start_seconds < self.end_seconds or self.factor <= 0:
-            raise ValueError(f"{self}: a burst needs 0 <= start < end and a factor above 0")
+            raise ValueError("a burst needs 0 <= start < end and a factor above 0")
 
 
 def constant(tokens: int) -> LengthDraw:
