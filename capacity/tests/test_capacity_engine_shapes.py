@@ -11,7 +11,7 @@ from hlserve_capacity.engine.types import EngineConfig, EngineRequest, ScheduleP
 from hlserve_capacity.roofline import Roofline
 from hlserve_capacity.virtual.arms import Arm, PoolConfig
 from hlserve_capacity.virtual.cluster import Timeline, simulate
-from hlserve_capacity.virtual.metrics import Slo, window_metrics
+from hlserve_capacity.virtual.testing import Slo, window_metrics
 from hlserve_capacity.virtual.workload import AgentRound, AgentSession, Workload
 
 A100 = Roofline(shapes.by_name("llama-3.1-8b"), devices.by_name("A100"))

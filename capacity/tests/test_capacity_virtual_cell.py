@@ -15,7 +15,7 @@ from hlserve_capacity.engine.types import EngineConfig, SchedulePolicy
 from hlserve_capacity.roofline import Roofline
 from hlserve_capacity.virtual.arms import Arm, PoolConfig
 from hlserve_capacity.virtual.cluster import Timeline, simulate
-from hlserve_capacity.virtual.metrics import Slo, WindowMetrics, window_metrics
+from hlserve_capacity.virtual.testing import Slo, WindowMetrics, window_metrics
 from hlserve_capacity.virtual.workload import AgentRound, AgentSession, ChatArrival, Workload
 
 SECOND = 1_000_000

@@ -9,8 +9,8 @@ from hlserve_capacity.engine.testing import LinearCost
 from hlserve_capacity.engine.types import EngineConfig
 from hlserve_capacity.virtual.arms import Arm, PoolConfig, Shedding
 from hlserve_capacity.virtual.cluster import RunResult, Timeline, simulate
-from hlserve_capacity.virtual.metrics import Slo, window_metrics
 from hlserve_capacity.virtual.records import Outcome, RequestRecord, Traffic
+from hlserve_capacity.virtual.testing import Slo, window_metrics
 from hlserve_capacity.virtual.workload import AgentRound, AgentSession, ChatArrival, Workload
 
 SECOND = 1_000_000

@@ -1,4 +1,4 @@
-"""Numbers of one virtual run's window."""
+"""Numbers of one virtual run's window, for tests of this package. Reports are made by `hlserve_bench`, which sees whole records."""
 
 from dataclasses import dataclass
 
