@@ -214,6 +214,12 @@ def test_the_gated_rule_enters_high_leaves_low_and_needs_pending_work() -> None:
     assert gate.flips == 2
 
 
+def test_a_decode_only_stage_ends_after_its_longest_time_although_the_pool_is_full() -> None:
+    gate = StageGate(0.9, 0.8, longest=3)
+    seen = [gate.update(pressure(95, pending=50)) for _ in range(8)]
+    assert seen == [True, True, True, False, True, True, True, False]
+
+
 def test_the_naive_rule_counts_what_is_only_reserved() -> None:
     naive, gated = NaiveStageGate(0.9, 0.8), StageGate(0.9, 0.8)
     state = pressure(resident=20, pending=50, reserved=95)
@@ -238,6 +244,11 @@ def test_nobody_decoding_ends_the_stage() -> None:
 def test_marks_in_the_wrong_order_are_refused(enter: float, leave: float) -> None:
     with pytest.raises(ValueError, match="0 < leave <= enter <= 1"):
         StageGate(enter, leave)
+
+
+def test_a_stage_of_no_step_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one step"):
+        StageGate(0.9, 0.8, longest=0)
 
 
 def test_the_engine_stops_prefill_when_resident_kv_is_high_and_goes_on_below() -> None:

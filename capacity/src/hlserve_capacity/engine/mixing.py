@@ -22,14 +22,19 @@ class StageGate:
     """Gated rule: resident KV counts, admission stops with prefill, and the stage is left below a lower mark.
 
     Counting what is only reserved would hold "full" true as long as requests wait, and prefill would starve until the batch is
-    nearly empty. Without the lower mark the engine would flip every few steps.
+    nearly empty. Without the lower mark the engine would flip every few steps. A stage lasts at most `longest` steps, so that long
+    replies cannot keep the queue waiting.
     """
 
-    def __init__(self, enter: float, leave: float) -> None:
+    def __init__(self, enter: float, leave: float, longest: int = 2_000) -> None:
         if not 0 < leave <= enter <= 1:
             raise ValueError(f"two-stage marks must satisfy 0 < leave <= enter <= 1, got leave {leave}, enter {enter}")
+        if longest < 1:
+            raise ValueError(f"a decode-only stage lasts at least one step, got {longest}")
         self._enter = enter
         self._leave = leave
+        self._longest = longest
+        self._steps = 0
         self.decode_only = False
         self.flips = 0
 
@@ -37,7 +42,9 @@ class StageGate:
         """Whether this step only decodes."""
         mark = self._leave if self.decode_only else self._enter
         room = pressure.pool - pressure.held - pressure.resident
-        self._set(pressure.resident > mark * pressure.pool and pressure.pending > room)
+        full = pressure.resident > mark * pressure.pool and pressure.pending > room
+        self._steps = self._steps + 1 if full and self.decode_only else 1
+        self._set(full and self._steps <= self._longest)
         return self.decode_only
 
     def idle(self) -> None:
