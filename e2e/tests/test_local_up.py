@@ -1,6 +1,7 @@
 """`hlserve up` as a user runs it: one process, started and ended from outside."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -125,20 +126,39 @@ async def test_ctrl_c_while_it_starts_ends_everything_too(folder: Path) -> None:
     await eventually(lambda: not _marked(mark), "the end of all children")
 
 
+@asynccontextmanager
+async def _long_stream(url: str) -> AsyncIterator[httpx.Response]:
+    key = base()["chat-secret"]["stringData"]["key"]
+    body = {
+        "model": MODEL,
+        "stream": True,
+        "max_tokens": 4000,
+        "ignore_eos": True,
+        "messages": [{"role": "user", "content": "x"}],
+    }
+    headers = {"authorization": f"Bearer {key}"}
+    async with (
+        httpx.AsyncClient(timeout=30, trust_env=False) as client,
+        client.stream("POST", f"{url}/v1/chat/completions", headers=headers, json=body) as stream,
+    ):
+        yield stream
+
+
+async def test_a_stream_that_outlasts_the_stop_is_told_so(folder: Path) -> None:
+    async with _up(folder) as running, _long_stream(running.url) as stream:
+        lines = stream.aiter_lines()
+        await anext(lines)
+        running.process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(15):
+            rest = [line async for line in lines if line]
+            await running.process.communicate()
+        assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "draining"
+        assert running.process.returncode == 0
+
+
 async def test_a_second_signal_does_not_wait_for_streams(folder: Path) -> None:
-    async with _up(folder) as running, httpx.AsyncClient(timeout=30, trust_env=False) as client:
-        key = base()["chat-secret"]["stringData"]["key"]
-        body = {
-            "model": MODEL,
-            "stream": True,
-            "max_tokens": 4000,
-            "ignore_eos": True,
-            "messages": [{"role": "user", "content": "x"}],
-        }
-        request = client.stream(
-            "POST", f"{running.url}/v1/chat/completions", headers={"authorization": f"Bearer {key}"}, json=body
-        )
-        async with request as stream:
+    async with _up(folder) as running:
+        async with _long_stream(running.url) as stream:
             await anext(stream.aiter_lines())
             running.process.send_signal(signal.SIGTERM)
             assert running.process.stderr is not None
@@ -146,7 +166,8 @@ async def test_a_second_signal_does_not_wait_for_streams(folder: Path) -> None:
                 assert running.process.returncode is None
             running.process.send_signal(signal.SIGINT)
             async with asyncio.timeout(10):
-                await running.process.communicate()
+                _, errors = await running.process.communicate()
+        assert b"started again" not in errors
         assert running.process.returncode == 0
         await _ended(running)
 
@@ -185,6 +206,7 @@ async def test_bad_manifests_are_refused_with_exit_status_1(folder: Path) -> Non
 
 
 USAGE = {
+    "a time scale that is no number": (["--time-scale", "nan"], "nan is no finite number."),
     "an --engine for an unknown pool": (["--engine", "chatt=http://127.0.0.1:1"], "did you mean chat?"),
     "an --engine without a URL": (["--engine", "chat"], "write POOL=URL"),
     "a pool that cannot be simulated": ([], "gives its model's shape by numbers"),

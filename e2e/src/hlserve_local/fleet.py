@@ -94,6 +94,7 @@ class Fleet:
     def kill(self) -> None:
         """SIGKILL every engine at once."""
         for engine in self._engines:
+            engine.state = EngineState.STOPPED
             if engine.child is not None:
                 engine.child.kill()
 
@@ -116,7 +117,10 @@ class Fleet:
             if clock() - since > STABLE_SECONDS:
                 engine.failures_in_row = 0
             engine.state = EngineState.RESTARTING
-            self._events.add(EventKind.ENGINE_LOST, f"{engine.name} {describe_exit(status)}; it is started again")
+            self._events.add(
+                EventKind.ENGINE_LOST,
+                f"{engine.name} {describe_exit(status)}; it is started again in {_pause_seconds(engine):g} s",
+            )
             await self._on_change()
             if not await self._restart(engine):
                 return
@@ -126,7 +130,7 @@ class Fleet:
     async def _restart(self, engine: Engine) -> bool:
         """Whether the engine runs again; False: it is no longer wanted."""
         while engine.wanted:
-            pause = RESTART_BACKOFF_SECONDS[min(engine.failures_in_row, len(RESTART_BACKOFF_SECONDS) - 1)]
+            pause = _pause_seconds(engine)
             engine.failures_in_row += 1
             await asyncio.sleep(pause)
             try:
@@ -154,3 +158,7 @@ class Fleet:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _pause_seconds(engine: Engine) -> float:
+    return RESTART_BACKOFF_SECONDS[min(engine.failures_in_row, len(RESTART_BACKOFF_SECONDS) - 1)]

@@ -19,6 +19,9 @@ START_TIMEOUT_SECONDS: Final = 60.0
 READY_TIMEOUT_SECONDS: Final = 30.0
 RESTART_PAUSE_SECONDS: Final = 1.0
 STOP_GRACE_SECONDS: Final = 3.0
+DRAIN_SECONDS: Final = 2
+"""How long streams may go on after SIGTERM. Shorter than any grace, so that what is left gets an error event before SIGKILL."""
+ENVIRONMENT: Final = {"HLSERVE_ROUTER_DRAIN_SECONDS": str(DRAIN_SECONDS)}
 HOST: Final = "127.0.0.1"
 
 
@@ -96,7 +99,11 @@ class RouterProcess:
     async def _start_once(self) -> None:
         ports = ["--port", str(self._port), "--admin-port", str(self._admin_port)]
         self._child = await start_child(
-            "the router", [*self._command, *ports], guard=self._guard, log=self._directory / "router.log"
+            "the router",
+            [*self._command, *ports],
+            guard=self._guard,
+            log=self._directory / "router.log",
+            environment=ENVIRONMENT,
         )
         try:
             await self._child.read_ready_line(READY_MARKER, START_TIMEOUT_SECONDS)
