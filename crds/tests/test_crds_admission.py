@@ -50,6 +50,9 @@ def validator() -> Validator:
         pytest.param(
             changed(CHAT, "spec.replicas", "2"), "spec.replicas: must be an integer, not a string", id="a quoted number"
         ),
+        pytest.param(
+            changed(CHAT, "spec.replicas", 1.5), "spec.replicas: must be an integer, not 1.5", id="a fraction"
+        ),
         pytest.param(changed(CHAT, "spec.replicas", None), "spec.replicas: must be an integer, not null", id="null"),
         pytest.param(
             changed(CHAT, "spec.replicas", True), "spec.replicas: must be an integer, not a boolean", id="a boolean"

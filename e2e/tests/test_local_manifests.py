@@ -55,7 +55,12 @@ BAD_DOCUMENTS = {
     "a wrong version": (POOL.replace("v1alpha1", "v1"), "has `apiVersion: serving.hlserve.io/v1alpha1`"),
     "no apiVersion": ("kind: Secret\nmetadata: {name: x}\n", "has `apiVersion: v1`"),
     "no metadata": ("apiVersion: v1\nkind: Secret\n", "has no name"),
-    "a number as name": ("apiVersion: v1\nkind: Secret\nmetadata: {name: 7}\n", "has no name"),
+    "a number as name": (
+        "apiVersion: v1\nkind: Secret\nmetadata: {name: 7}\n",
+        "must be a string, not 7: put it in quotes.",
+    ),
+    "an empty name": ("apiVersion: v1\nkind: Secret\nmetadata: {name: ''}\n", "has no name"),
+    "a NUL character": ("a: \x00\n", "special characters are not allowed in "),
     "a number as namespace": ("apiVersion: v1\nkind: Secret\nmetadata: {name: x, namespace: 7}\n", "must be a string"),
 }
 

@@ -149,7 +149,7 @@ def _read_file(file: Path) -> Iterator[Manifest | Problem]:
 
 def _yaml_sentence(failure: yaml.YAMLError) -> str:
     mark = getattr(failure, "problem_mark", None)
-    what = getattr(failure, "problem", None) or str(failure)
+    what = getattr(failure, "problem", None) or " ".join(str(failure).split())
     where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
     return f"is not valid YAML{where}: {what}; the rest of this file was not read."
 
@@ -189,7 +189,10 @@ def _read_object(kind: Kind, document: dict[str, Any], place: Place) -> Iterator
     if api_version != kind.api_version:
         yield error(place, f"is {api_version!r}, but a {kind} has `apiVersion: {kind.api_version}`.", "apiVersion")
         return
-    if not isinstance(metadata, dict) or not isinstance(name, str) or not name:
+    if name is not None and not isinstance(name, str):
+        yield error(place, f"must be a string, not {name!r}: put it in quotes.", "metadata.name")
+        return
+    if not isinstance(metadata, dict) or not name:
         yield error(place, "has no name: write one, in lower case, as a string.", "metadata.name")
         return
     namespace = metadata.get("namespace", "")

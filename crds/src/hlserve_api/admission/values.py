@@ -79,6 +79,11 @@ def _kind_of(value: object) -> str:
     return next((word for types, word in _TYPES if isinstance(value, types)), type(value).__name__)
 
 
+def _shown(value: object) -> str:
+    """A fraction as it is: "an integer, not a number" would leave the reader to guess."""
+    return str(value) if isinstance(value, float) else _kind_of(value)
+
+
 def _count(number: object, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
@@ -86,7 +91,7 @@ def _count(number: object, one: str, many: str) -> str:
 def _sentence(error: ValidationError) -> str:
     limit = error.validator_value
     sentences: Mapping[str, str] = {
-        "type": f"must be {_TYPE_WORDS.get(str(limit), limit)}, not {_kind_of(error.instance)}",
+        "type": f"must be {_TYPE_WORDS.get(str(limit), limit)}, not {_shown(error.instance)}",
         "enum": f"must be one of {', '.join(map(str, limit)) if isinstance(limit, list) else limit}, not {error.instance!r}",
         "pattern": f"{error.instance!r} does not match {limit}",
         "format": f"{error.instance!r} is not a time: write it like 2027-01-31T12:00:00Z",
