@@ -64,6 +64,11 @@ def test_a_bad_body_is_refused(case: Bad) -> None:
     assert len(refusal.value.message) < 400
 
 
+def test_an_empty_body_is_called_empty() -> None:
+    with pytest.raises(Refusal, match="The body is empty: send one JSON object"):
+        read_body(CHAT, b"")
+
+
 def facts_of(body: dict[str, Any], path: str = "/v1/chat/completions") -> BodyFacts:
     return read_body(ROUTES[path], json.dumps(body).encode())
 

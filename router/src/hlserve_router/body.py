@@ -77,6 +77,8 @@ def read_body(route: Route, body: bytes) -> BodyFacts:
 
 
 def _parse(body: bytes) -> Mapping[str, msgspec.Raw]:
+    if not body:
+        raise Refusal(Reason.INVALID_JSON, "The body is empty: send one JSON object.")
     try:
         return _top_level(body)
     except RecursionError:
