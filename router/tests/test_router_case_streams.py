@@ -287,7 +287,7 @@ async def test_b24_a_stream_holds_its_place_until_its_last_byte(stage: Stage) ->
 
 async def test_b25_a_total_limit_ends_the_engines_work(stage: Stage) -> None:
     router, engine = await one_engine(
-        stage, held(asyncio.Event(), reply()), timeouts=some_timeouts(total_seconds=0)
+        stage, held(asyncio.Event(), reply()), timeouts=some_timeouts(total_seconds=1)
     )  # fmt: skip
     answer = await router.post(CHAT, NS)
     assert (answer.status_code, answer.json()["error"]["code"]) == (504, "total_timeout")

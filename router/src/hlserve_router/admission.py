@@ -204,6 +204,8 @@ class Admission:
 
     def submit(self, lane: Lane, entry: Entry) -> None:
         """Queues `entry` and pumps, so that it may be granted before this returns. Raises Refusal (queue_full)."""
+        if not self.waiting and self._fits_now(lane, entry):
+            return
         depth = self._depth.setdefault(lane.route.name, Depth())
         rule = lane.route.queue
         full = depth.count >= max(1, int(rule.max_depth * self._share))

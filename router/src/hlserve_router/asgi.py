@@ -165,7 +165,10 @@ class AsgiFace:
 
     def _check_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
         limit = self.rules.max_header_bytes
-        if sum(len(name) + len(value) for name, value in headers) > limit:
+        size = 0
+        for name, value in headers:
+            size += len(name) + len(value)
+        if size > limit:
             raise Refusal(Reason.HEADERS_TOO_LARGE, f"The headers are larger than the {limit} bytes that are served.")
 
     async def _serve(

@@ -36,6 +36,9 @@ def set_up(level: str) -> None:
     """Sends all logs to stderr as JSON."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
+    # What our lines do not show need not be found out: each costs as much as the rest of a line.
+    logging._srcfile = None  # the documented switch for callers' names, private name and all
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

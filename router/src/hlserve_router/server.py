@@ -73,7 +73,7 @@ def _config(app: FastAPI, drain_seconds: float) -> uvicorn.Config:
         uvicorn.Config(
             app, loop="none", http="httptools", lifespan="off", log_config=None, access_log=False, server_header=False,
             date_header=False, timeout_graceful_shutdown=max(1, int(drain_seconds)), timeout_keep_alive=75,
-            h11_max_incomplete_event_size=None, ws="none",
+            h11_max_incomplete_event_size=None, ws="none", proxy_headers=False,
         )
     )  # fmt: skip
 
