@@ -46,6 +46,32 @@ def test_an_unknown_shape_is_answered_with_the_known_ones() -> None:
         shapes.by_name("gpt-9")
 
 
+@pytest.mark.parametrize(
+    ("name", "teraflops", "terabytes_per_second", "gigabytes", "efficiencies"),
+    [
+        ("A100-80G", 312, 2.039, 80, (0.75, 0.78, 0.65, 0.62, 0.50)),
+        ("H100", 989, 3.35, 80, (0.75, 0.86, 0.70, 0.75, 0.55)),
+        ("H200", 989, 4.8, 141, (0.75, 0.86, 0.70, 0.75, 0.55)),
+        ("H20", 148, 4.0, 96, (0.88, 0.86, 0.70, 0.75, 0.70)),
+    ],
+)
+def test_devices_have_the_figures_that_the_model_was_checked_with(
+    name: str, teraflops: float, terabytes_per_second: float, gigabytes: float, efficiencies: tuple[float, ...]
+) -> None:
+    """GEMM plateau, weight streaming on one and on eight devices, KV reads, prefill attention."""
+    device = devices.by_name(name)
+    assert device.flops_per_second == pytest.approx(teraflops * 1e12)
+    assert device.hbm_bytes_per_second == pytest.approx(terabytes_per_second * 1e12)
+    assert device.memory_bytes == pytest.approx(gigabytes * 1e9)
+    assert (
+        device.gemm_mfu,
+        device.weight_stream_efficiency_tp1,
+        device.weight_stream_efficiency_tp8,
+        device.kv_read_efficiency,
+        device.prefill_attention_mfu,
+    ) == efficiencies
+
+
 @pytest.mark.parametrize("name", devices.names())
 def test_every_device_says_what_its_figures_rest_on(name: str) -> None:
     device = devices.by_name(name)

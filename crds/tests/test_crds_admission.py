@@ -80,6 +80,11 @@ def validator() -> Validator:
             changed(KEY, "metadata.name", "Crawler"), "metadata.name: 'Crawler' does not match", id="a name in capitals"
         ),
         pytest.param(
+            changed(KEY, "metadata.name", "crawler\n"),
+            "metadata.name: 'crawler\\n' does not match",
+            id="a newline at the end",
+        ),
+        pytest.param(
             changed(CHAT, "metadata.labels", {"a": 1}),
             "metadata.labels.a: must be a string, not an integer",
             id="a label of 1",
@@ -149,6 +154,12 @@ def test_fills_in_defaults_of_absent_objects_too(validator: Validator) -> None:
         validator.default(changed(AGENTS, "spec.autoscaling", {"maxReplicas": 3}))["spec"]["autoscaling"]["minReplicas"]
         == 1
     )
+
+
+def test_null_is_an_absent_field_where_a_default_is(validator: Validator) -> None:
+    given = changed(AGENTS, "spec.parallelism", None)
+    assert validator.default(given)["spec"]["parallelism"] == {"tensor": 1, "pipeline": 1, "nodes": 1}
+    assert validator.validate(given) == []
 
 
 def test_throughput_gets_no_defaults(validator: Validator) -> None:

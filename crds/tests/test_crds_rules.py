@@ -103,6 +103,7 @@ REFUSED = (
     ),
     Refused("an HPA to zero", _scaled(AGENTS, provider="HPA", minReplicas=0), "spec.autoscaling.minReplicas", "cannot scale to zero"),
     Refused("a class name with a dot", a_workload_class("agent.v2"), "", "at most 63 lower-case letters"),
+    Refused("a class name of 64 characters", a_workload_class("a" * 64), "", "at most 63 lower-case letters"),
     Refused(
         "only Spill targets", changed(CLASS, "spec.targets", [OTHER_TARGET]), "spec.targets", "must have role Primary",
     ),
@@ -127,6 +128,7 @@ ACCEPTED = (
     Accepted("the class", CLASS),
     Accepted("the key", KEY),
     Accepted("a pool name of 40 characters", an_interactive_pool("a" * 40)),
+    Accepted("a class name of 63 characters", a_workload_class("a" * 63)),
     Accepted("throughput in a HumanLess pool", changed(AGENTS, "spec.throughput", {})),
     Accepted("priorityOrder None in a HumanLess pool", changed(AGENTS, "spec.engine.priorityOrder", "None")),
     Accepted("priorities in an Interactive pool", changed(CHAT, "spec.engine.priorityOrder", "LowerFirst")),
