@@ -370,3 +370,25 @@ async def test_b77_the_last_of_two_quick_changes_wins(stage: Stage) -> None:
         )
     await router.until(lambda: (table := router.router.proxy.pools.table) is not None and table.generation == "g3")
     assert (await router.post(CHAT, BODY)).content.endswith(DONE)
+
+
+@pytest.mark.parametrize(
+    ("limits", "unit", "limit"),
+    [
+        pytest.param({"requestsPerMinute": 1}, "requests", "1", id="B53: requests a minute"),
+        pytest.param({"tokensPerMinute": 40}, "tokens", "40", id="B53: tokens a minute"),
+    ],
+)
+async def test_b53_a_limit_of_our_own_tells_what_it_is(
+    stage: Stage, limits: dict[str, int], unit: str, limit: str
+) -> None:
+    router, _ = await engines(stage, ORDINARY, key={"limits": limits})
+    assert (await router.post(CHAT, NS)).status_code == 200
+    refused = await router.post(CHAT, NS)
+    assert refused.status_code == 429
+    assert 1 <= int(refused.headers["retry-after"]) <= 60
+    assert refused.headers[f"x-ratelimit-limit-{unit}"] == limit
+    assert 0 <= int(refused.headers[f"x-ratelimit-remaining-{unit}"]) < int(limit)
+    seconds = refused.headers[f"x-ratelimit-reset-{unit}"]
+    assert seconds.endswith("s")
+    assert 1 <= int(seconds[:-1]) <= 60

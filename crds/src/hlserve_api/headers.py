@@ -26,6 +26,11 @@ SHOULD_RETRY: Final = "x-should-retry"
 RETRY_AFTER: Final = "retry-after"
 CLIENT_READ_TIMEOUT: Final = "x-stainless-read-timeout"
 
+RATE_LIMIT: Final = "x-ratelimit-limit-"
+RATE_REMAINING: Final = "x-ratelimit-remaining-"
+RATE_RESET: Final = "x-ratelimit-reset-"
+"""With `requests` or `tokens` behind: the names that OpenAI's API uses."""
+
 FORWARDED_TO_ENGINE: Final = frozenset(
     {
         "content-type",
@@ -102,6 +107,12 @@ HEADERS: Final = (
     ),
     HeaderDoc((OUTCOME, REASON), "out", "How it ended and why; only when the router itself answers."),
     HeaderDoc((RETRY_AFTER,), "out", "1 to 60 s with jitter, on 429 and 503."),
+    HeaderDoc(
+        tuple(name + unit for unit in ("requests", "tokens") for name in (RATE_LIMIT, RATE_REMAINING, RATE_RESET)),
+        "out",
+        "On 429 `key_requests` and `key_tokens`: the key's limit a minute, what is left of it, and in how many seconds (`12s`) the "
+        "request would fit.",
+    ),
     HeaderDoc(
         (SHOULD_RETRY,), "out", "`false` where a retry of the SDK would only do harm: the official SDKs obey it."
     ),

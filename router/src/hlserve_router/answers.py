@@ -16,7 +16,7 @@ from hlserve_api.answers import (
     RETRY_AFTER_MIN_SECONDS,
     Reason,
 )
-from hlserve_router.errors import Refusal
+from hlserve_router.errors import Refusal, SpentRate
 from hlserve_router.state import Shape
 
 _encode = msgspec.json.encode
@@ -45,11 +45,22 @@ def answer(refusal: Refusal, shape: Shape, request_id: str, random: Random) -> A
     if rule.retry_after:
         seconds = retry_after_seconds(refusal.retry_after_seconds, random)
         headers.append((names.RETRY_AFTER.encode(), b"%d" % seconds))
+    if refusal.rate is not None:
+        headers.extend(_rate_headers(refusal.rate))
     if rule.no_retry or refusal.late:
         headers.append((names.SHOULD_RETRY.encode(), b"false"))
     if rule.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     return AnswerBytes(rule.status, tuple(headers), body)
+
+
+def _rate_headers(rate: SpentRate) -> Headers:
+    values = (
+        (names.RATE_LIMIT, f"{rate.limit}"),
+        (names.RATE_REMAINING, f"{rate.remaining}"),
+        (names.RATE_RESET, f"{max(1, ceil(rate.reset_seconds))}s"),
+    )
+    return [(f"{name}{rate.unit}".encode(), value.encode()) for name, value in values]
 
 
 def retry_after_seconds(hint: float | None, random: Random) -> int:

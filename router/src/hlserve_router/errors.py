@@ -6,7 +6,19 @@ RouterError
 └── StartError     the process cannot start; the command prints the sentence and exits with code 2
 """
 
+from dataclasses import dataclass
+
 from hlserve_api.answers import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class SpentRate:
+    """A limit a minute that a client has used up. `unit`: requests or tokens; `reset_seconds`: until the request fits."""
+
+    unit: str
+    limit: int
+    remaining: int
+    reset_seconds: float
 
 
 class RouterError(Exception):
@@ -17,7 +29,8 @@ class Refusal(RouterError):  # noqa: N818 - it is an answer more than an error
     """A request that the router answers itself.
 
     `message` says what to do. `param` names the body field or header at fault. `retry_after_seconds` is a hint for
-    `Retry-After`; None lets the answer choose. `late` marks a 502 that came after the class's retry cut-off.
+    `Retry-After`; None lets the answer choose. `late` marks a 502 that came after the class's retry cut-off. `rate` is
+    the limit that was hit.
     """
 
     def __init__(
@@ -28,6 +41,7 @@ class Refusal(RouterError):  # noqa: N818 - it is an answer more than an error
         param: str | None = None,
         retry_after_seconds: float | None = None,
         late: bool = False,
+        rate: SpentRate | None = None,
     ) -> None:
         super().__init__(message)
         self.reason = reason
@@ -35,6 +49,7 @@ class Refusal(RouterError):  # noqa: N818 - it is an answer more than an error
         self.param = param
         self.retry_after_seconds = retry_after_seconds
         self.late = late
+        self.rate = rate
 
 
 class TableError(RouterError):

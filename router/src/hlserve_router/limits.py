@@ -10,7 +10,7 @@ from math import ceil
 
 from hlserve_api.answers import Reason
 from hlserve_api.routing import BudgetPeriod, ClassRoute, KeyEntry, OnExhausted
-from hlserve_router.errors import Refusal
+from hlserve_router.errors import Refusal, SpentRate
 
 _WINDOW_SECONDS = 60
 
@@ -117,7 +117,8 @@ class Limits:
                 raise Refusal(
                     Reason.KEY_REQUESTS,
                     f"This key is limited to {limits.requests_per_minute} requests a minute: slow down.",
-                    retry_after_seconds=account.requests.seconds_until(1, cap),
+                    retry_after_seconds=(wait := account.requests.seconds_until(1, cap)),
+                    rate=SpentRate("requests", limits.requests_per_minute, 0, wait),
                 )
         if limits.tokens_per_minute is not None:
             cap = self._scaled(limits.tokens_per_minute)
@@ -125,7 +126,8 @@ class Limits:
                 raise Refusal(
                     Reason.KEY_TOKENS,
                     f"This key is limited to {limits.tokens_per_minute} tokens a minute: slow down.",
-                    retry_after_seconds=account.tokens.seconds_until(tokens, cap),
+                    retry_after_seconds=(wait := account.tokens.seconds_until(tokens, cap)),
+                    rate=SpentRate("tokens", limits.tokens_per_minute, max(0, cap - account.tokens.total), wait),
                 )
         spent = self.exhausted(key, wall)  # also opens the account's period
         if spent and key.budget is not None and key.budget.on_exhausted is OnExhausted.REJECT:

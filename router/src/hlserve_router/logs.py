@@ -37,7 +37,7 @@ def set_up(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     # What our lines do not show need not be found out: each costs as much as the rest of a line.
-    logging._srcfile = None  # the documented switch for callers' names, private name and all
+    logging._srcfile = None  # noqa: SLF001 - the switch that the documentation of logging names
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     root = logging.getLogger()
     root.handlers[:] = [handler]
