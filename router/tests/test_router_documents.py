@@ -148,3 +148,33 @@ def test_two_clients_with_one_key_are_both_refused() -> None:
     assert len(keyrings) == 1
     keyrings.apply("1", a_keyring(a_key("x" * 30, "three", "agent")))
     assert len(keyrings) == 3
+
+
+async def test_b66_an_engine_that_drains_keeps_its_streams_and_gets_nothing_new(stage: Stage) -> None:
+    release = asyncio.Event()
+
+    async def play(session: Session) -> None:
+        if not session.request.json.get("stream"):
+            await ORDINARY(session)
+            return
+        await session.head()
+        await session.write(delta("A"))
+        await session.until(release)
+        await session.write(DONE)
+        await session.end()
+
+    one, two = await stage.engine(play), await stage.engine(play)
+    router = await stage.router(a_table(a_pool("agents", one.url, two.url), a_class("agent", "agents")))
+    streams = [asyncio.create_task(router.post(CHAT, {**NS, "stream": True})) for _ in range(10)]
+    await router.until(lambda: one.open_sessions + two.open_sessions == 10)
+    streaming, others = one.open_sessions, len(two.requests)
+    assert streaming
+    draining = a_pool("agents", one.url, two.url, draining=("agents-0",))
+    router.write("table.json", a_table(draining, a_class("agent", "agents"), generation="g2"))
+    await router.until(lambda: generation(router) == "g2")
+    assert {(await router.post(CHAT, NS)).status_code for _ in range(10)} == {200}
+    assert (len(one.requests), len(two.requests)) == (streaming, others + 10)
+    report = (await router.http.get(f"{router.admin_url}/v1/report")).json()
+    assert report["draining"] == {"agents-0": streaming}
+    release.set()
+    assert all(answer.content == delta("A") + DONE for answer in await asyncio.gather(*streams))
