@@ -55,10 +55,13 @@ async def test_chat_answers_whole_and_streamed_with_the_same_words() -> None:
     [((), 0), (("--stream-response-default-include-usage",), 1)],
     ids=["no usage unless asked for", "usage by default if the flag says so"],
 )
-async def test_usage_on_streams_follows_the_flag(arguments: tuple[str, ...], expected: int) -> None:
+@pytest.mark.parametrize("extra", [{}, {"stream_options": {}}], ids=["no stream options", "other stream options"])
+async def test_usage_on_streams_follows_the_flag(
+    arguments: tuple[str, ...], expected: int, extra: dict[str, object]
+) -> None:
     async with running(*FAST, *arguments) as engine, sdk(engine.url) as client:
         stream = await client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": "hi"}], max_tokens=3, stream=True
+            model=MODEL, messages=[{"role": "user", "content": "hi"}], max_tokens=3, stream=True, extra_body=extra
         )
         assert sum(chunk.usage is not None for chunk in [chunk async for chunk in stream]) == expected
 
