@@ -95,3 +95,5 @@ def test_missing_and_empty_folders_say_what_to_give(tmp_path: Path) -> None:
         read_folder(tmp_path / "nowhere")
     with pytest.raises(FolderMissingError, match=r"holds no \*\.yaml"):
         read_folder(tmp_path)
+    with pytest.raises(FolderMissingError, match=r"cannot be read \(File name too long\): check the path"):
+        read_folder(tmp_path / ("x" * 300))

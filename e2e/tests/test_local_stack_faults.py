@@ -190,3 +190,16 @@ async def test_killed_router_comes_back_at_the_same_address(stack: Stack, client
     await eventually(lambda: stack.router_pid != pid, "another router", timeout_seconds=30)
     await eventually(_serves, "an answer", timeout_seconds=30)
     assert EventKind.ROUTER_LOST in [event.kind for event in stack.events.recent]
+
+
+async def test_folder_that_goes_away_and_a_new_warning_are_told(stack: Stack, manifests: Path) -> None:
+    away = manifests.with_name("away")
+    os.replace(manifests, away)
+    try:
+        await eventually(lambda: "does not exist" in stack.events.recent[-1].text, "the refusal")
+    finally:
+        os.replace(away, manifests)
+    write_folder(manifests, changed(base(), "interactive", "spec.targets.0.poolRef.name", "agents"))
+    await eventually(
+        lambda: any("no class reaches this pool" in event.text for event in stack.events.recent), "the warning"
+    )

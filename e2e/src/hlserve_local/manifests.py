@@ -56,7 +56,7 @@ class Folder:
 
 
 class FolderMissingError(ValueError):
-    """The path that was given holds no manifests at all."""
+    """The path that was given holds no manifests at all, or cannot be read."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -109,11 +109,14 @@ def read_folder(path: Path) -> Folder:
 
 def manifest_files(path: Path) -> tuple[Path, ...]:
     """The files that `read_folder` reads, sorted by name. Raises FolderMissingError like it."""
-    if path.is_file():
-        return (path,)
-    if not path.is_dir():
-        raise FolderMissingError(f"{path} does not exist: give -f a folder with manifests, or one manifest file.")
-    files = tuple(sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.is_file()))
+    try:
+        if path.is_file():
+            return (path,)
+        if not path.is_dir():
+            raise FolderMissingError(f"{path} does not exist: give -f a folder with manifests, or one manifest file.")
+        files = tuple(sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.is_file()))
+    except OSError as failure:
+        raise FolderMissingError(f"{path} cannot be read ({failure.strerror}): check the path.") from None
     if not files:
         raise FolderMissingError(
             f"{path} holds no *.yaml, *.yml or *.json file: give -f the folder with the manifests."

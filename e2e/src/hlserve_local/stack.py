@@ -172,10 +172,14 @@ class Stack:
         async with self._changing:
             plan = self._make_plan(await asyncio.to_thread(validate, self._manifests))
             await self._fleet.add_missing(plan.wanted)
+            known = self._plan.warnings
             self._plan = plan
             self._fleet.drain_surplus(plan.wanted)
             await self._write()
             self.events.add(EventKind.RELOADED, plan.summary)
+            for problem in plan.warnings:
+                if problem not in known:
+                    self.events.add(EventKind.NOTE, str(problem))
             return plan
 
     def _make_plan(self, validation: Validation) -> Plan:
@@ -232,7 +236,7 @@ class Stack:
         async for _ in changes(self._manifests, known):
             try:
                 await self.reload()
-            except (ValueError, StartError) as failure:
+            except (ValueError, OSError, StartError) as failure:
                 self.events.add(EventKind.RELOAD_REFUSED, f"serving on as before, because:\n{failure}")
 
 

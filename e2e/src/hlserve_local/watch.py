@@ -24,13 +24,13 @@ async def changes(path: Path, known: str, poll_seconds: float = 0.4) -> AsyncIte
     """Yield each new fingerprint that differs from the last, once it stood still for one poll.
 
     `known` is the fingerprint of what the caller already used. An editor that writes a file in two steps, or a `git checkout`
-    of several files, thus gives one change.
+    of several files, thus gives one change. A folder that is gone is a change too: its fingerprint is empty.
     """
     seen = known
     while True:
         await asyncio.sleep(poll_seconds)
         now = await asyncio.to_thread(fingerprint, path)
-        if now not in (known, "") and now == seen:
+        if now != known and now == seen:
             known = now
             yield now
         seen = now
