@@ -9,7 +9,7 @@ from hlserve_router.upstream import Link
 
 FAILURES_TO_OPEN: Final = 5
 """Consecutive transport errors or 5xx answers that open the breaker."""
-BUSY_SECONDS: Final = 0.5
+BUSY_SECONDS: Final = 0.25
 BUSY_MAX_SECONDS: Final = 8.0
 """How long an engine that answered 429 or 503 is left alone at first, doubled while it keeps answering so."""
 OPEN_SECONDS: Final = 10.0
@@ -146,9 +146,15 @@ class EndpointState:
             self.opened = self.probing = False
 
     def hold_off(self, now: float, seconds: float | None) -> None:
-        """The engine answered 429 or 503, with this `Retry-After` if any. This is backpressure, not a failure."""
-        self.busy_until = max(self.busy_until, now + (self.busy_seconds if seconds is None else min(seconds, 60.0)))
-        self.busy_seconds = min(self.busy_seconds * 2, BUSY_MAX_SECONDS)
+        """The engine answered 429 or 503, with this `Retry-After` if any. This is backpressure, not a failure.
+
+        The rest doubles from one try to the next, not with every request of a burst that was on its way already.
+        """
+        if seconds is not None:
+            self.busy_until = max(self.busy_until, now + min(seconds, 60.0))
+        elif now >= self.busy_until:
+            self.busy_until = now + self.busy_seconds
+            self.busy_seconds = min(self.busy_seconds * 2, BUSY_MAX_SECONDS)
         self.backpressured = True
         self.probing = False
 
