@@ -7,6 +7,7 @@ from typing import Final
 import click
 from rich.console import Console
 
+from hlserve_bench.finite import FiniteRange
 from hlserve_bench.records import write_records
 from hlserve_bench.report.assemble import Timing
 from hlserve_bench.report.checks import Bounds
@@ -62,13 +63,13 @@ DEFAULT_OUT = Path("out/demo")
 )
 @click.option(
     "--warmup-seconds",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=None,
     help="Before the measured window. [default: 30, virtual 120]",
 )
 @click.option(
     "--window-seconds",
-    type=click.FloatRange(min=1),
+    type=FiniteRange(min=1),
     default=None,
     help="The measured window. [default: 60, virtual 300]",
 )
