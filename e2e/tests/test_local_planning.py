@@ -41,6 +41,13 @@ def test_quickstart_derives_the_settings_that_its_readme_names() -> None:
     assert plan.summary == "2 pools, 3 classes, 3 keys"
 
 
+def test_each_setting_is_shown_with_its_source_and_reason() -> None:
+    chat = next(pool for pool in _plan(EXAMPLES / "quickstart").pools if pool.name == "chat")
+    shown = [line.split(maxsplit=3) for line in chat.settings]
+    assert ["chunkedPrefillSize", "128", "Estimate"] in [line[:3] for line in shown]
+    assert all(len(line) == 4 for line in shown), "a setting without a reason"
+
+
 def test_class_blind_has_one_pool_that_sheds_nothing() -> None:
     plan = _plan(EXAMPLES / "class-blind")
     (wanted,) = plan.wanted

@@ -51,9 +51,16 @@ class PoolPlan:
         return self.pool.name
 
     @property
-    def settings(self) -> str:
-        """The derived settings in a sentence: `maxRunningRequests 21 (Estimate), …`."""
-        return ", ".join(f"{item.name} {item.value} ({item.source})" for item in self.derived.values)
+    def settings(self) -> tuple[str, ...]:
+        """The derived settings, one a line with source and reason: `maxRunningRequests  21  Estimate  TPOT …`."""
+        values = self.derived.values
+        names = max((len(item.name) for item in values), default=0)
+        widths = max((len(item.value) for item in values), default=0)
+        sources = max((len(item.source) for item in values), default=0)
+        return tuple(
+            f"{item.name:<{names}}  {item.value:>{widths}}  {item.source:<{sources}}  {item.why}".rstrip()
+            for item in values
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,9 @@ class _Session:
         stack = self._stack
         click.echo(f"\nHlServe listens on {stack.base_url} (admin {stack.admin_url}, logs {stack.directory})\n")
         for pool in stack.plan.pools:
-            click.echo(f"pool {pool.name} ({pool.pool.spec.mode}): {pool.settings}")
+            click.echo(f"pool {pool.name} ({pool.pool.spec.mode})")
+            for setting in pool.settings:
+                click.echo(f"  {setting}")
         for access in stack.accesses:
             click.echo(f"\n{all_snippets(access, stack.base_url)}")
         click.echo()
