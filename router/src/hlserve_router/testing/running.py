@@ -93,6 +93,8 @@ async def _served(app: FastAPI) -> AsyncIterator[str]:
         main.cancel()
         for listening in server.servers:
             listening.close()
+        for _ in range(3):  # a connection that was just accepted still has to get its protocol
+            await asyncio.sleep(0)
         for connection in tuple(server.server_state.connections):
             connection.shutdown()
         left = [main, *server.server_state.tasks]
