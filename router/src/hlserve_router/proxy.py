@@ -16,7 +16,16 @@ from urllib.parse import urlsplit
 
 from hlserve_api import headers as names
 from hlserve_api.answers import Outcome, Reason
-from hlserve_api.routing import ClassRoute, Intent, KeyEntry, OnExhausted, PoolRoute, PriorityOrder, TargetRole
+from hlserve_api.routing import (
+    ClassRoute,
+    FairnessBy,
+    Intent,
+    KeyEntry,
+    OnExhausted,
+    PoolRoute,
+    PriorityOrder,
+    TargetRole,
+)
 from hlserve_router.accounting import account
 from hlserve_router.admission import Admission, Entry, Lane, no_place
 from hlserve_router.body import engine_body, read_body
@@ -155,7 +164,7 @@ class Proxy:
             (ttl_milliseconds, *(p.queue_ttl_milliseconds for p in serving if p.queue_ttl_milliseconds is not None))
         )
         flow = exchange.key.client
-        if exchange.class_route.fairness.value == "Tenant" and exchange.key.tenant:
+        if exchange.class_route.fairness is FairnessBy.TENANT and exchange.key.tenant:
             flow = exchange.key.tenant
         now = self.now()
         exchange.submitted = now
