@@ -184,7 +184,7 @@ ENGINE: Final = (
     _gauge("hlserve_engine_draining", "1 while the engine is asked to take no new requests, else 0."),
     _gauge(
         "hlserve_engine_queue_reason_requests", "Waiting requests by what keeps the first of them out of the batch.",
-        Label("reason", "What is short.", ("none", "slots", "kv", "budget", "drain")),
+        Label("reason", "What is short.", ("none", "slots", "admission", "kv", "budget", "drain")),
     ),
     _gauge("hlserve_engine_kv_admission_tokens", "Tokens that admitted requests may come to need in the KV pool.", unit="tokens"),
     _counter("hlserve_engine_retractions_total", "Running requests put back into the queue because the KV pool was full."),

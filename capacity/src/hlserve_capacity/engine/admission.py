@@ -29,6 +29,16 @@ class SessionLedger:
     def idle_sessions(self) -> int:
         return len(self._idle)
 
+    @property
+    def bound_tokens(self) -> int:
+        """Bound on the footprints of the admitted sessions."""
+        return self._budget_tokens
+
+    def may_open(self, sequence: Sequence) -> bool:
+        """Whether a new session would be admitted: its request fits the bound, or there is no other session at all."""
+        tokens = sequence.prompt_tokens + sequence.output_tokens
+        return self.active_tokens + tokens <= self._budget_tokens or not (self.in_flight or self._idle)
+
     def claim(self, sequence: Sequence) -> bool:
         """Let a new request take over the session that it continues. False: it opens a session of its own."""
         best: Hold | None = None
@@ -45,9 +55,8 @@ class SessionLedger:
         return True
 
     def try_open(self, sequence: Sequence) -> bool:
-        """Admit a new session if its request fits the bound, or if there is no other session at all."""
-        tokens = sequence.prompt_tokens + sequence.output_tokens
-        if self.active_tokens + tokens > self._budget_tokens and (self.in_flight or self._idle):
+        """Admit a new session if it may open."""
+        if not self.may_open(sequence):
             return False
         self._enter(sequence)
         return True

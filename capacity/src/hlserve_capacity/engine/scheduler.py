@@ -31,6 +31,7 @@ from hlserve_capacity.engine.types import (
     StepCost,
     Token,
 )
+from hlserve_capacity.engine.waiting import Admission, Wait, WaitReason
 
 PENDING_WINDOW = 64
 """Waiting requests that the two-stage rule looks at."""
@@ -212,6 +213,26 @@ class Scheduler:
             held_sessions=self._sessions.idle_sessions,
         )
 
+    def waits_for(self, now_us: int) -> Wait | None:
+        """What keeps the first waiting request out of the batch; None: nothing waits. No later decision depends on the call."""
+        if not len(self._queue):
+            return None
+        if len(self._running) >= self.config.max_running_requests:
+            return Wait(WaitReason.SLOTS, 0, 1)
+        first = service_order(self._queue, self.config, self._tree, now_us)[0]
+        left = None
+        if self._gate.decode_only:
+            left = 0
+        elif self._step is not None and self._planned:
+            left = self._prompt_budget(len(self._running.decoding)) - sum(tokens for _, tokens in self._planned)
+        return self._check.missing(first, left)
+
+    def admission(self) -> Admission:
+        """What admission has given away now. Without session admission: the KV that running requests have and were promised."""
+        if self.config.kv_aware_admission:
+            return Admission(self._sessions.active_tokens, self._sessions.bound_tokens)
+        return Admission(self._pool.used_tokens + self._pool.promised_tokens, self._pool.capacity_tokens)
+
     @property
     def totals(self) -> EngineTotals:
         """Counters since start; `stage_flips` as of now."""
@@ -241,11 +262,7 @@ class Scheduler:
         )
 
     def _plan_prefill(self, decoding: int, now_us: int) -> list[tuple[Sequence, int]]:
-        config = self.config
-        budget = config.max_prefill_tokens
-        if not self._whole_prompts:
-            # A decode row is one token of the same forward pass: SGLang charges it to the chunk.
-            budget = min(config.chunked_prefill_size or budget, budget) - (decoding if self._mixed else 0)
+        budget = self._prompt_budget(decoding)
         planned: list[tuple[Sequence, int]] = []
         for sequence in self._running.prefilling.values():
             if budget <= 0:
@@ -256,6 +273,14 @@ class Scheduler:
         if budget > 0 and self._queue_changed and len(self._queue):
             self._start_waiting(planned, budget, now_us)
         return planned
+
+    def _prompt_budget(self, decoding: int) -> int:
+        """Prompt tokens that a step may take beside `decoding` rows."""
+        budget = self.config.max_prefill_tokens
+        if not self._whole_prompts:
+            # A decode row is one token of the same forward pass: SGLang charges it to the chunk.
+            budget = min(self.config.chunked_prefill_size or budget, budget) - (decoding if self._mixed else 0)
+        return budget
 
     def _start_waiting(self, planned: list[tuple[Sequence, int]], budget: int, now_us: int) -> None:
         slots = self.config.max_running_requests - len(self._running)

@@ -1,11 +1,14 @@
 """Whether a waiting request may start: its session's admission, its cached prefix, and room for its KV."""
 
+from math import ceil
+
 from hlserve_capacity.engine.admission import SessionLedger
 from hlserve_capacity.engine.pool import KvPool
 from hlserve_capacity.engine.retraction import CLIP_NEW_TOKENS, NewTokenRatio
 from hlserve_capacity.engine.running import RunningSet
 from hlserve_capacity.engine.sequence import Sequence
 from hlserve_capacity.engine.types import EngineConfig
+from hlserve_capacity.engine.waiting import Wait, WaitReason, matched_and_loose_tokens
 
 
 class StartCheck:
@@ -36,6 +39,26 @@ class StartCheck:
         if opened:
             self._sessions.close(sequence)
         return False
+
+    def missing(self, sequence: Sequence, budget_tokens: int | None) -> Wait:
+        """What keeps a waiting request from starting now. `budget_tokens` None: no step runs whose budget could be taken."""
+        config = self._config
+        whole = sequence.prompt_tokens + sequence.output_tokens
+        if config.kv_aware_admission and not sequence.admitted and not self._sessions.may_open(sequence):
+            return Wait(WaitReason.ADMISSION, max(0, self._sessions.bound_tokens - self._sessions.active_tokens), whole)
+        matched = loose = 0
+        if not config.disable_radix_cache:
+            limit = min(sequence.prompt_tokens, sequence.target - 1)
+            matched, loose = matched_and_loose_tokens(self._pool.tree, sequence.key, limit)
+        # A prefix that the request would lock is neither needed a second time nor there to be evicted.
+        need, headroom = self._needed_tokens(sequence) - matched, self._available_tokens() - loose
+        if need > headroom:
+            return Wait(WaitReason.KV, max(0, int(headroom)), ceil(need))
+        chunked = config.chunked_prefill_size is not None and not config.throughput_mode
+        compute = sequence.target - matched
+        if budget_tokens is not None and budget_tokens < (1 if chunked else compute):
+            return Wait(WaitReason.BUDGET, max(0, budget_tokens), compute)
+        return Wait(WaitReason.NONE, max(0, int(headroom)), ceil(need))
 
     def unlock(self, sequence: Sequence) -> None:
         """Give the locked prefix back."""

@@ -108,6 +108,9 @@ class Control:
                     "flags_without_effect": server.flags.ignored,
                     "draining": server.phase is not Phase.SERVING,
                     "retractions": totals.retractions,
+                    "stage": server.view.stage().value,
+                    "queue": server.view.waiting().describe(),
+                    "kv_admission": asdict(server.view.admission()),
                 },
             }
         )

@@ -10,6 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from enum import StrEnum
 from typing import Protocol
 
 from hlserve_capacity.engine.types import (
@@ -30,6 +31,18 @@ CATCH_UP_STEPS = 32
 """Steps in a row before other tasks get a turn."""
 TIMER_GRANULARITY_SECONDS = 0.001
 """What the event loop's timers resolve. Delays are rounded up, else the loop would spin through the last fraction."""
+
+
+class Stage(StrEnum):
+    """What the running step does."""
+
+    IDLE = "idle"
+    FILL = "fill"
+    """Prefill alone."""
+    MIXED = "mixed"
+    """Decoding with prompt tokens."""
+    DECODE = "decode"
+    """Decoding alone."""
 
 
 class Observer(Protocol):
@@ -82,6 +95,15 @@ class Driver:
     def in_flight(self) -> int:
         """Requests that have not ended."""
         return len(self._live)
+
+    @property
+    def stage(self) -> Stage:
+        """What the engine does now."""
+        if self._step is None:
+            return Stage.IDLE
+        if not self._step.chunks:
+            return Stage.DECODE
+        return Stage.MIXED if self._step.decode_sequences else Stage.FILL
 
     def gauges(self) -> EngineGauges:
         """The engine's state; what has arrived and the engine has not looked at yet waits too."""

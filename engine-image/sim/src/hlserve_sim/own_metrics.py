@@ -1,39 +1,55 @@
 """The `hlserve_engine_*` metrics that a simulated engine can know, created from their declarations."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
 from hlserve_api import metrics as declared
-from hlserve_capacity.engine.types import EngineConfig, EngineTotals, FinishReason
+from hlserve_capacity.engine.types import EngineConfig, FinishReason
+from hlserve_sim.engine_view import EngineView
 from hlserve_sim.live import Live
 
 Wrapper = TypeVar("Wrapper", bound=MetricWrapperBase)
 
 
-class _TotalsCollector(Collector):
-    """Counters that the engine keeps itself, read when scraped."""
+class _EngineCollector(Collector):
+    """What the engine knows itself, read when scraped."""
 
-    def __init__(self, declarations: Mapping[str, declared.Metric], totals: Callable[[], EngineTotals]) -> None:
-        self._declarations, self._totals = declarations, totals
+    def __init__(self, declarations: Mapping[str, declared.Metric], view: EngineView) -> None:
+        self._declarations, self._view = declarations, view
 
-    def collect(self) -> Iterator[CounterMetricFamily]:
-        totals = self._totals()
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        view = self._view
+        waiting = view.waiting()
+        yield self._by_label("hlserve_engine_stage_info", view.stage(), 1)
+        yield self._by_label("hlserve_engine_queue_reason_requests", waiting.reason, waiting.requests)
+        held = "hlserve_engine_kv_admission_tokens"
+        yield GaugeMetricFamily(held, self._declarations[held].help, value=view.admission().tokens)
+        totals = view.totals()
         for name, value in (
             ("hlserve_engine_stage_flips_total", totals.stage_flips),
             ("hlserve_engine_retractions_total", totals.retractions),
         ):
             yield CounterMetricFamily(name.removesuffix("_total"), self._declarations[name].help, value=value)
 
+    def _by_label(self, name: str, present: str, value: float) -> GaugeMetricFamily:
+        """A gauge with all values of its one label; all but the present one are 0."""
+        metric = self._declarations[name]
+        (label,) = metric.labels
+        family = GaugeMetricFamily(name, metric.help, labels=[label.name])
+        for known in label.values:
+            family.add_metric([known], value if known == present else 0)
+        return family
+
 
 class OwnMetrics:
     """What HlServe's engine plugin also exports. Times are engine seconds."""
 
-    def __init__(self, registry: CollectorRegistry, config: EngineConfig, totals: Callable[[], EngineTotals]) -> None:
+    def __init__(self, registry: CollectorRegistry, config: EngineConfig, view: EngineView) -> None:
         declarations = {metric.name: metric for metric in declared.ENGINE}
 
         def make(wrapper: type[Wrapper], name: str) -> Wrapper:
@@ -48,7 +64,7 @@ class OwnMetrics:
         make(Gauge, "hlserve_engine_max_running_requests").set(config.max_running_requests)
         make(Gauge, "hlserve_engine_token_budget").set(_token_budget(config))
         make(Gauge, "hlserve_engine_policy_info").labels(policy=config.schedule_policy.value).set(1)
-        registry.register(_TotalsCollector(declarations, totals))
+        registry.register(_EngineCollector(declarations, view))
 
     def draining(self, draining: bool) -> None:
         """The engine was asked to take no new requests, or to take them again."""

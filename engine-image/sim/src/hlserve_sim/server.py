@@ -12,6 +12,7 @@ from hlserve_sim import errors
 from hlserve_sim.clock import Clock
 from hlserve_sim.driver import Driver, DuplicateRequestError
 from hlserve_sim.engine_setup import EngineSetup
+from hlserve_sim.engine_view import EngineView
 from hlserve_sim.errors import ApiError
 from hlserve_sim.faults import Faults
 from hlserve_sim.flags import Flags
@@ -75,8 +76,9 @@ class Server:
                 priority_labels=flags.enable_priority_scheduling,
             )
         )
-        self._own = OwnMetrics(self._metrics.registry, setup.config, lambda: engine.totals)
         self.driver = Driver(engine, Clock(flags.time_scale), self, self._broken)
+        self.view = EngineView(engine, self.driver)
+        self._own = OwnMetrics(self._metrics.registry, setup.config, self.view)
         self._throughput = Throughput(self.driver, self.driver.clock.now_us)
         self._metrics.watch(self.driver, self._throughput)
         self._quiet: asyncio.Event = asyncio.Event()
