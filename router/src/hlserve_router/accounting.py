@@ -1,6 +1,9 @@
-"""The numbers that one ended request leaves behind."""
+"""The numbers that a request leaves behind: counters, times, tokens to charge, its log line."""
 
-from hlserve_api.answers import Outcome
+from hlserve_api.answers import ANSWERS, Outcome
+from hlserve_api.routing import Intent
+from hlserve_router.classify import Classified, Rule
+from hlserve_router.errors import Refusal
 from hlserve_router.exchange import Exchange
 from hlserve_router.metrics import Metrics
 from hlserve_router.outcome import Ending
@@ -53,3 +56,64 @@ def _tokens(metrics: Metrics, exchange: Exchange, client: str) -> None:
     total = (usage.prompt_tokens or 0) + output
     if total:
         metrics.count("hlserve_router_client_tokens_total", (client,), total)
+
+
+def account_placement(metrics: Metrics, exchange: Exchange, now: float) -> None:
+    """Counts that a request got an endpoint. Its wait and its affinity count once, its spills each time."""
+    class_name, pool = exchange.class_name, exchange.pool_name
+    if exchange.attempts == 0:
+        metrics.observe("hlserve_router_queue_wait_seconds", (class_name,), now - exchange.submitted)
+        metrics.count("hlserve_router_affinity_total", (class_name, pool, exchange.affinity.value))
+    if exchange.spill is not None:
+        metrics.count("hlserve_router_spills_total", (class_name, pool, exchange.spill.value))
+
+
+def account_class(metrics: Metrics, found: Classified, looks_like: Intent) -> None:
+    """Counts a wish for a higher class, and a key whose class does not fit what its request looks like."""
+    if found.rule is Rule.CLAMPED:
+        metrics.count("hlserve_router_class_clamped_total", (found.route.name,))
+    if looks_like is not found.route.intent:
+        metrics.count("hlserve_router_class_advice_total", (found.route.name, looks_like.value))
+
+
+def account_refusal(metrics: Metrics, refusal: Refusal) -> None:
+    """Counts a request that was refused before it had a class."""
+    outcome = ANSWERS[refusal.reason].outcome
+    metrics.count("hlserve_router_requests_total", ("", "", outcome.value, refusal.reason.value))
+
+
+def refusal_fields(route_name: str, refusal: Refusal) -> dict[str, object]:
+    """The log line of such a request."""
+    outcome = ANSWERS[refusal.reason].outcome
+    return {"route": route_name, "outcome": outcome.value, "reason": refusal.reason.value}
+
+
+def used_tokens(exchange: Exchange) -> int:
+    """Tokens to charge: as the engine reported, else what was seen of the reply, else nothing if no engine had it."""
+    usage = exchange.usage
+    if usage.prompt_tokens is None and usage.completion_tokens is None:
+        return exchange.prompt_tokens + exchange.events if exchange.first_event else 0
+    return (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)
+
+
+def log_fields(exchange: Exchange, ending: Ending, now: float) -> dict[str, object]:
+    """The log line of a request: names and numbers, never keys, headers or text of the client."""
+    return {
+        "request_id": exchange.head.request_id,
+        "rid": exchange.rid,
+        "route": exchange.route.name,
+        "client": exchange.key.client,
+        "class": exchange.class_name,
+        "pool": exchange.pool_name,
+        "outcome": ending.outcome.value,
+        "reason": ending.reason.value if ending.reason is not None else "",
+        "status": ending.status,
+        "attempts": exchange.attempts,
+        "spill": exchange.spill.value if exchange.spill is not None else "",
+        "affinity": exchange.affinity.value,
+        "queue_ms": round((exchange.dispatched - exchange.submitted) * 1000, 1) if exchange.dispatched else None,
+        "ttft_ms": round((exchange.first_event - exchange.arrived) * 1000, 1) if exchange.first_event else None,
+        "e2e_ms": round((now - exchange.arrived) * 1000, 1),
+        "prompt_tokens": exchange.usage.prompt_tokens,
+        "completion_tokens": exchange.usage.completion_tokens,
+    }

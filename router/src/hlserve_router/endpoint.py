@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from hlserve_api.answers import Outcome, Reason
+from hlserve_router.outcome import Ending
 from hlserve_router.state import EndpointView
 from hlserve_router.upstream import Link
 
@@ -137,6 +139,13 @@ class EndpointState:
         if was_probe or (self.failures >= FAILURES_TO_OPEN and not self.opened):
             self.opened = True
             self.open_until = now + self.open_seconds
+
+    def learn(self, ending: Ending, now: float) -> None:
+        """What the end of a request there says of it."""
+        if ending.outcome in (Outcome.CLIENT_GONE, Outcome.ENGINE_REJECTED):
+            self.neutral()
+        elif ending.outcome in (Outcome.ENGINE_ERROR, Outcome.TRUNCATED) or ending.reason is Reason.ENGINE_SILENT:
+            self.failed(now)
 
     def revive(self) -> None:
         """A probe got through: what kept the endpoint out for being unreachable is over."""

@@ -99,6 +99,11 @@ class Limits:
         self._roll(account, key.budget.period, wall)
         return account.period_tokens >= key.budget.tokens * self._share
 
+    def demoted(self, key: KeyEntry, wall: datetime) -> bool:
+        """True if the key's budget is used up and it goes on in a lower class."""
+        demotes = key.budget is not None and key.budget.on_exhausted is OnExhausted.DEMOTE
+        return demotes and self.exhausted(key, wall)
+
     def reserve(self, key: KeyEntry, route: ClassRoute, tokens: int, now: float, wall: datetime) -> Reservation:
         """Takes one request of about `tokens` tokens into the client's account, or raises Refusal (429)."""
         account = self._account(key.client)

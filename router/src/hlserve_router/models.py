@@ -1,14 +1,32 @@
-"""GET /v1/models in both shapes. Pure."""
+"""The names of models: which a key may use, which one a request means, and GET /v1/models in both shapes. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from hlserve_api.answers import Reason
+from hlserve_api.routing import KeyEntry
 from hlserve_router.errors import Refusal
 
 _CREATED = 1_750_000_000
 _CREATED_TEXT = "2025-06-15T15:06:40Z"
 """The API wants a time of creation; models here have none, so it is the same for all."""
+
+
+def allowed_models(key: KeyEntry, models: Mapping[str, str]) -> Mapping[str, str]:
+    """Those of `models` (name to the model it stands for) that the key may use."""
+    if not key.models:
+        return models
+    return {name: model for name, model in models.items() if name in key.models or model in key.models}
+
+
+def choose_model(models: Mapping[str, str], name: str | None) -> str:
+    """The model that a request means; it may leave the name out if there is one only. Raises Refusal (400, 404)."""
+    if name is None:
+        served = set(models.values())
+        if len(served) != 1:
+            raise Refusal(Reason.MISSING_MODEL, "Several models are served: name one in `model`.", param="model")
+        name = next(iter(served))
+    return find_model(models, name)[1]
 
 
 def describe_models(models: Mapping[str, str], *, anthropic: bool) -> dict[str, Any]:

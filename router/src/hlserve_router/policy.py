@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
-from hlserve_api.routing import Intent
-from hlserve_router.state import AffinityResult, EndpointView
+from hlserve_api.routing import Intent, SpillRule
+from hlserve_router.state import AffinityResult, EndpointView, NoPlace, SpillReason
 
 ESCAPE_RATIO: Final = 1.5
 ESCAPE_GAP_TOKENS: Final = 65_536
@@ -52,6 +52,16 @@ def pick(
     if far_more_loaded(views[index], views[lightest]):
         index = lightest
     return Pick(index, AffinityResult.MISS)
+
+
+def spill_reason(rule: SpillRule, blocked: NoPlace, *, waits_long: bool) -> SpillReason | None:
+    """Why a request that is `blocked` on the Primary targets may use the Spill ones; None: it may not.
+
+    `waits_long`: its lane's queue wait is above the rule's watermarks.
+    """
+    if blocked in (NoPlace.DOWN, NoPlace.EMPTY, NoPlace.DRAINING) and rule.when_unavailable:
+        return SpillReason.UNAVAILABLE
+    return SpillReason.QUEUE_WAIT if waits_long else None
 
 
 def has_room(view: EndpointView, tokens: int) -> bool:

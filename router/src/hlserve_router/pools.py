@@ -52,6 +52,12 @@ class Pools:
         self.pools: dict[str, Pool] = {}
         self.sessions = Sessions()
         self._share = share
+        self._turn = 0
+
+    def next_turn(self) -> int:
+        """Breaks ties between endpoints in rotation."""
+        self._turn += 1
+        return self._turn
 
     def apply(self, table: RoutingTable, now: float) -> None:
         """Puts `table` in force. Raises TableError, and changes nothing, if it names what it does not have."""

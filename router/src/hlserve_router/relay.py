@@ -16,7 +16,8 @@ from hlserve_router.answers import PING, answer, error_event
 from hlserve_router.errors import Refusal
 from hlserve_router.exchange import Exchange
 from hlserve_router.outcome import CLIENT_GONE, Ending, passed, refused
-from hlserve_router.proxy import FAILURE_MESSAGES, FAILURE_REASONS, Proxy
+from hlserve_router.proxy import Proxy
+from hlserve_router.retries import failed
 from hlserve_router.sse import (
     StreamSplitter,
     event_data,
@@ -283,7 +284,7 @@ class Relay:
             "engine failed", extra={"fields": {"rid": self.exchange.rid, "failure": failure.value, "detail": detail}}
         )
         if self.exchange.first_event or (self._opened and self._body_bytes):
-            self._fail(Refusal(FAILURE_REASONS[failure], FAILURE_MESSAGES[failure]))
+            self._fail(failed(failure))
             return
         self._retry(failure)
 
@@ -367,7 +368,7 @@ class Relay:
             self._down.finish()
             self._end(passed(self._status))
         elif self.exchange.first_event or self._opened:
-            self._fail(Refusal(Reason.ENGINE_TRUNCATED, FAILURE_MESSAGES[Failure.TRUNCATED]))
+            self._fail(failed(Failure.TRUNCATED))
         else:
             self._retry(Failure.TRUNCATED)
 

@@ -1,13 +1,27 @@
-"""When a failed request may be tried once more, before any byte of an answer went out. Pure."""
+"""What follows a try that failed below HTTP: once more, if no byte of an answer went out yet, or a 502. Pure."""
 
 from typing import Final
 
+from hlserve_api.answers import Reason
 from hlserve_api.routing import Intent
+from hlserve_router.errors import Refusal
 from hlserve_router.state import Failure
 
 EXTRA_ATTEMPTS: Final = {Intent.INTERACTIVE: 1, Intent.AGENT: 2, Intent.BATCH: 2}
 BUDGET_RATIO: Final = 0.1
 BUDGET_MAX: Final = 10.0
+_ANSWERS: Final = {
+    Failure.CONNECT: (Reason.ENGINE_CONNECT, "The engine could not be reached. Try again."),
+    Failure.RESET: (Reason.ENGINE_RESET, "The engine broke the connection. Try again."),
+    Failure.TRUNCATED: (
+        Reason.ENGINE_TRUNCATED,
+        "The engine ended its answer too early: what came is not complete. Try again.",
+    ),
+    Failure.PROTOCOL: (
+        Reason.ENGINE_PROTOCOL,
+        "The engine's answer was not valid HTTP. Try again; the platform team sees it in the log.",
+    ),
+}
 
 
 class RetryBudget:
@@ -38,3 +52,9 @@ def may_retry(intent: Intent, attempts: int, failure: Failure, took_seconds: flo
     if attempts > EXTRA_ATTEMPTS[intent]:
         return False
     return failure is Failure.CONNECT or took_seconds <= cutoff_seconds
+
+
+def failed(failure: Failure, *, late: bool = False) -> Refusal:
+    """The 502 for a request whose last try failed this way. `late`: after the class's retry cut-off."""
+    reason, message = _ANSWERS[failure]
+    return Refusal(reason, message, late=late)

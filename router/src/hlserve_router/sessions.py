@@ -4,6 +4,7 @@ from collections import OrderedDict
 from typing import Final
 
 from hlserve_router.endpoint import EndpointState
+from hlserve_router.state import AffinityResult
 
 MAX_SESSIONS: Final = 100_000
 """About 20 MB; a forgotten session is placed anew by its rendezvous order, which mostly gives the same endpoint."""
@@ -30,6 +31,13 @@ class Sessions:
             self.forget(key)
             return None
         return found[0]
+
+    def used(self, key: str, endpoint: EndpointState, affinity: AffinityResult, now: float) -> None:
+        """A request of the session went to `endpoint`. One that escaped for once, or hit, leaves it where it is."""
+        if affinity is AffinityResult.MISS:
+            self.settle(key, endpoint, now)
+        else:
+            self.touch(key, now)
 
     def settle(self, key: str, endpoint: EndpointState, now: float) -> None:
         """The session was placed on `endpoint`."""
