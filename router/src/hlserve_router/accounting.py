@@ -68,6 +68,15 @@ def account_placement(metrics: Metrics, exchange: Exchange, now: float) -> None:
         metrics.count("hlserve_router_spills_total", (class_name, pool, exchange.spill.value))
 
 
+def meter(metrics: Metrics, exchange: Exchange) -> None:
+    """Counts reply tokens while they flow; `account` corrects to what the engine reports."""
+    seen = exchange.events - 3
+    if seen > exchange.metered_tokens and exchange.pool is not None:
+        labels = (exchange.class_name, exchange.pool_name)
+        metrics.count("hlserve_router_output_tokens_total", labels, seen - exchange.metered_tokens)
+        exchange.metered_tokens = seen
+
+
 def account_class(metrics: Metrics, found: Classified, looks_like: Intent) -> None:
     """Counts a wish for a higher class, and a key whose class does not fit what its request looks like."""
     if found.rule is Rule.CLAMPED:

@@ -17,7 +17,7 @@ from hlserve_api.answers import (
     Reason,
 )
 from hlserve_router.errors import Refusal, SpentRate
-from hlserve_router.state import Shape
+from hlserve_router.state import Finish, Shape
 
 _encode = msgspec.json.encode
 Headers = list[tuple[bytes, bytes]]
@@ -103,6 +103,12 @@ def error_event(refusal: Refusal, shape: Shape, request_id: str, *, status: int 
         flat = {"type": "error", "code": error["code"], "message": error["message"], "param": error["param"]}
         return b"event: error\ndata: " + _encode({**flat, "sequence_number": 0, "error": error}) + b"\n\n"
     return b"data: " + _encode(body) + b"\n\n"
+
+
+def engine_error_event(body: bytes, finish: Finish) -> bytes:
+    """One error event for an open stream that holds an engine's own error `body`."""
+    name = b"event: error\n" if finish is Finish.MESSAGE_STOP else b""
+    return name + b"data: " + body.replace(b"\n", b"\ndata: ") + b"\n\n"
 
 
 PING = {

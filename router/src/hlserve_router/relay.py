@@ -5,14 +5,25 @@ first becomes a real status and a failed try can go elsewhere. After that, bytes
 adds stands only at event boundaries: pings, and one error event if the engine fails.
 """
 
-import re
 from dataclasses import replace
-from email.utils import parsedate_to_datetime
 from typing import Final, Protocol
 
-from hlserve_api import headers as names
 from hlserve_api.answers import Outcome, Reason
-from hlserve_router.answers import PING, answer, error_event
+from hlserve_api.routing import Timeouts
+from hlserve_router.accounting import meter
+from hlserve_router.answer_head import (
+    STREAM,
+    for_client,
+    identity,
+    is_compressed,
+    is_event_stream,
+    retry_after,
+    unbuffered,
+    with_length,
+)
+from hlserve_router.answers import PING, answer, engine_error_event, error_event
+from hlserve_router.deadlines import engine_silent, needs_ping, peek_is_over, too_long, total_deadline
+from hlserve_router.dispatch import abort_request
 from hlserve_router.errors import Refusal
 from hlserve_router.exchange import Exchange
 from hlserve_router.outcome import CLIENT_GONE, Ending, passed, refused
@@ -29,22 +40,13 @@ from hlserve_router.sse import (
     read_usage,
     without_usage_chunks,
 )
-from hlserve_router.state import EngineRequest, Failure, Finish, RidTravel
+from hlserve_router.state import Failure, Finish, RidTravel
 from hlserve_router.upstream import Call, Discard, UpstreamClient
 
 WHOLE_BYTES: Final = 256 * 1024
 """An answer that is no stream is held until it is complete up to this size: then a break in it is still a real 502."""
 TAIL_BYTES: Final = 4096
 """The end of a larger answer that is kept, to read its usage from."""
-CLIENT_TIMEOUT_MARGIN_SECONDS: Final = 10.0
-_RESPONSE_ID: Final = re.compile(rb'"id"\s*:\s*"(resp_[A-Za-z0-9_-]{1,100})"')
-_NO_BUFFER: Final = ((b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache"))
-_OURS: Final = frozenset(
-    (
-        names.REQUEST_ID.encode(), names.REQUEST_ID_ANTHROPIC.encode(), names.CLASS.encode(), names.POOL.encode(),
-        names.OUTCOME.encode(), names.REASON.encode(), names.SHOULD_RETRY.encode(),
-    )
-)  # fmt: skip
 
 
 class Downstream(Protocol):
@@ -67,32 +69,9 @@ class Relay:
     """One request's step 7. A face makes it, calls `submit` (through `proxy`), `tick`, `client_gone`, `pause`, `resume`."""
 
     __slots__ = (
-        "_body",
-        "_body_bytes",
-        "_call",
-        "_client",
-        "_complete",
-        "_down",
-        "_early",
-        "_erred",
-        "_first",
-        "_head_at",
-        "_headers",
-        "_last_read",
-        "_last_write",
-        "_now",
-        "_opaque",
-        "_opened",
-        "_paused",
-        "_splitter",
-        "_sse",
-        "_status",
-        "_strip",
-        "_tail",
-        "_total_at",
-        "exchange",
-        "over",
-        "proxy",
+        "_body", "_body_bytes", "_call", "_client", "_complete", "_down", "_early", "_erred", "_first", "_head_at",
+        "_headers", "_last_read", "_last_write", "_now", "_opaque", "_opened", "_paused", "_splitter", "_sse",
+        "_status", "_strip", "_tail", "_total_at", "exchange", "over", "proxy",
     )  # fmt: skip
 
     def __init__(self, proxy: Proxy, client: UpstreamClient, exchange: Exchange, down: Downstream) -> None:
@@ -142,14 +121,8 @@ class Relay:
         self._set_total()
 
     def _set_total(self) -> None:
-        route = self.exchange.class_route
-        if route is None:
-            return
-        total = float(route.timeouts.total_seconds)
-        timeout = self.exchange.head.read_timeout_seconds
-        if timeout is not None and not self.exchange.streams:
-            total = min(total, max(timeout - CLIENT_TIMEOUT_MARGIN_SECONDS, timeout / 2))
-        self._total_at = self.exchange.arrived + total
+        if self.exchange.class_route is not None:
+            self._total_at = total_deadline(self.exchange, self.exchange.class_route)
 
     def client_gone(self) -> None:
         """The client closed its connection: whatever it holds, here and at the engine, is freed now."""
@@ -184,37 +157,29 @@ class Relay:
 
     def tick(self, now: float) -> None:
         """Checks every deadline; the face calls it a few times a second."""
-        if self.over:
+        route = self.exchange.class_route
+        if self.over or route is None:
             return
+        refusal = too_long() if now >= self._total_at else None
+        if refusal is None and self._call is not None and not self._paused:
+            refusal = engine_silent(self.exchange, route.timeouts, self._last_read, now)
+        if refusal is not None:
+            self._abort()
+            self._fail(refusal)
+            return
+        meter(self.proxy.metrics, self.exchange)
+        if self.exchange.streams:
+            self._keep_alive(route.timeouts, now)
+
+    def _keep_alive(self, timeouts: Timeouts, now: float) -> None:
+        """Opens a stream that would wait too long for its first event, and pings one that is silent."""
         exchange = self.exchange
-        route = exchange.class_route
-        if route is None:
-            return
-        timeouts = route.timeouts
-        if now >= self._total_at:
-            self._give_up(
-                Reason.TOTAL_TIMEOUT, "The request took longer than it may: ask for less, or a class that waits longer."
-            )
-            return
-        if self._call is not None and not self._paused:
-            since = self._last_read or exchange.dispatched
-            limit = timeouts.silence_seconds if self._last_read else timeouts.start_seconds
-            waits = exchange.streams or self._last_read
-            if waits and now - since > limit:
-                self._give_up(Reason.ENGINE_SILENT, f"The engine sent nothing for {limit} s.")
-                return
-        self._meter()
-        if not exchange.streams:
-            return
         if not self._opened:
-            peeked = self._sse and now - self._head_at >= timeouts.peek_milliseconds / 1000
-            if peeked:
+            if self._sse and peek_is_over(timeouts, self._head_at, now):
                 self._open(self._status, self._headers)
-            elif now - exchange.arrived >= timeouts.ping_seconds and (self._sse or not self._head_at):
-                self._open(
-                    200, self._headers if self._sse else [(b"content-type", b"text/event-stream; charset=utf-8")]
-                )
-        quiet = self._opened and now - self._last_write >= timeouts.ping_seconds
+            elif needs_ping(timeouts, exchange.arrived, now) and (self._sse or not self._head_at):
+                self._open(200, self._headers if self._sse else [STREAM])
+        quiet = self._opened and needs_ping(timeouts, self._last_write, now)
         if quiet and self._splitter.at_boundary and not self._opaque:
             self._write(PING[exchange.route.shape])
 
@@ -242,17 +207,16 @@ class Relay:
         now = self._now()
         self._status, self._headers, self._head_at = status, headers, now
         self._last_read = now
-        kind = next((value for name, value in headers if name == b"content-type"), b"")
         self._early = self._opened
-        self._sse = status < 400 and kind.lower().startswith(b"text/event-stream")
-        self._opaque = any(name == b"content-encoding" and value.lower() != b"identity" for name, value in headers)
+        self._sse = is_event_stream(status, headers)
+        self._opaque = is_compressed(headers)
         endpoint = self.exchange.endpoint
         if endpoint is not None and status < 500:
             endpoint.last_byte_at = now
             if status < 400:  # a client's mistake (4xx) says nothing about the engine's health
                 endpoint.answered(now)
         if status in (429, 503):
-            self._busy(_retry_after(headers, self.proxy.clocks.wall()))
+            self._busy(retry_after(headers, self.proxy.clocks.wall()))
         elif status == 502:
             self._detach()
             self._retry(Failure.RESET)
@@ -303,8 +267,7 @@ class Relay:
             read_usage(data, exchange.usage)
             if self._strip:
                 data = without_usage_chunks(data)
-        if exchange.route.name == "responses":
-            self._bind_response(data)
+        self._bind_response(data)
         if is_complete(data, exchange.route.finish):
             self._complete = True
         if has_error(data):
@@ -336,16 +299,11 @@ class Relay:
             return
         self._detach()
         if not self._opened:
-            self._open(status, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))])
+            self._open(status, with_length([(b"content-type", b"application/json")], len(body)))
             self._down.write(body)
             self._down.finish()
         else:
-            self._write(
-                (b"event: error\n" if self.exchange.route.finish is Finish.MESSAGE_STOP else b"")
-                + b"data: "
-                + body.replace(b"\n", b"\ndata: ")
-                + b"\n\n"
-            )
+            self._write(engine_error_event(body, self.exchange.route.finish))
             self._down.finish()
         self._end(passed(status))
 
@@ -402,14 +360,11 @@ class Relay:
         body = b"".join(self._body)
         if self._status < 400:
             read_usage(body or self._tail, exchange.usage)
-            if exchange.route.name == "responses":
-                self._bind_response(body)
+            self._bind_response(body)
             if not exchange.first_event:
                 exchange.first_event = self._last_read
         if not self._opened:
-            headers = [header for header in self._headers if header[0] != b"content-length"]
-            headers.append((b"content-length", b"%d" % len(body)))
-            self._open(self._status, headers)
+            self._open(self._status, with_length(self._headers, len(body)))
             self._down.write(body)
         self._down.finish()
         self._end(passed(self._status))
@@ -431,17 +386,13 @@ class Relay:
         except Refusal as refusal:
             self._fail(refusal)
 
-    def _give_up(self, reason: Reason, message: str) -> None:
-        self._abort()
-        self._fail(Refusal(reason, message))
-
     def _fail(self, refusal: Refusal) -> None:
         """The router's own answer: a real one if no status was sent, else an error event, else a cut."""
         exchange = self.exchange
         if not self._opened:
             made = answer(refusal, exchange.head.shape, exchange.head.request_id, self.proxy.random)
             self._opened = True
-            self._down.start(made.status, [*made.headers, *self._identity()])
+            self._down.start(made.status, [*made.headers, *identity(exchange)])
             self._down.write(made.body)
             self._down.finish()
         elif (self._sse or not self._head_at) and self._splitter.at_boundary and not self._opaque:
@@ -479,66 +430,28 @@ class Relay:
         if endpoint is None or pool is None or pool.route.foreign or exchange.route.rid is RidTravel.NONE:
             return
         endpoint.gave_up(exchange.rid, self._now())
-        body = b'{"rid":"%b"}' % exchange.rid.encode()
-        request = EngineRequest("POST", "/abort_request", ((b"content-type", b"application/json"),), (body,))
-        self._client.send(endpoint.link, request, Discard())
+        self._client.send(endpoint.link, abort_request(exchange.rid), Discard())
 
     # writing ----------------------------------------------------------------------------------------------------------
 
     def _open(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self._opened = True
-        kept = [header for header in headers if header[0] not in _OURS]
         if self._sse or (status == 200 and not self._head_at):
-            dropped = (b"content-length", b"x-accel-buffering", b"cache-control")
-            kept = [header for header in kept if header[0] not in dropped]
-            kept.extend(_NO_BUFFER)
+            headers = unbuffered(headers)
         self._last_write = self._now()
-        self._down.start(status, [*kept, *self._identity()])
-
-    def _identity(self) -> list[tuple[bytes, bytes]]:
-        exchange = self.exchange
-        request_id = exchange.head.request_id.encode()
-        headers = [(names.REQUEST_ID.encode(), request_id), (names.REQUEST_ID_ANTHROPIC.encode(), request_id)]
-        if exchange.class_route is not None:
-            headers.append((names.CLASS.encode(), exchange.class_route.name.encode()))
-        if exchange.pool is not None:
-            headers.append((names.POOL.encode(), exchange.pool.route.name.encode()))
-        return headers
+        self._down.start(status, for_client(headers, self.exchange))
 
     def _write(self, data: bytes) -> None:
         self._last_write = self._now()
         self._down.write(data)
 
-    def _meter(self) -> None:
-        """Counts reply tokens while they flow; `settle` corrects to what the engine reports."""
-        exchange = self.exchange
-        seen = exchange.events - 3
-        if seen > exchange.metered_tokens and exchange.pool is not None:
-            labels = (exchange.class_name, exchange.pool_name)
-            self.proxy.metrics.count("hlserve_router_output_tokens_total", labels, seen - exchange.metered_tokens)
-            exchange.metered_tokens = seen
-
     def _bind_response(self, data: bytes) -> None:
         exchange = self.exchange
-        if exchange.pool is None or exchange.endpoint is None or not exchange.pool.route.response_store:
-            return
-        found = _RESPONSE_ID.search(data)
-        if found is not None:
-            self.proxy.stored.bind(found.group(1).decode(), exchange.key.client, exchange.endpoint)
-
-
-def _retry_after(headers: list[tuple[bytes, bytes]], wall: float) -> float | None:
-    """Seconds of `Retry-After` (a number or a date); None if there is none that can be read."""
-    for name, value in headers:
-        if name == b"retry-after-ms" and value.isdigit():
-            return int(value) / 1000
-    for name, value in headers:
-        if name == b"retry-after":
-            text = value.decode("latin-1").strip()
-            if text.isdigit():
-                return float(text)
-            try:
-                return max(0.0, parsedate_to_datetime(text).timestamp() - wall)
-            except (ValueError, TypeError):
-                return None
-    return None
+        endpoint, pool = exchange.endpoint, exchange.pool
+        if (
+            exchange.route.name == "responses"
+            and endpoint is not None
+            and pool is not None
+            and pool.route.response_store
+        ):
+            self.proxy.stored.bind_named(data, exchange.key.client, endpoint)
