@@ -128,7 +128,7 @@ async def test_an_idle_engine_waits_for_nothing_and_has_all_declared_metrics_but
 
 async def test_mixed_and_fill_stages_are_told_apart(http: httpx.AsyncClient) -> None:
     flags = ("--chunked-prefill-size", "64", "--enable-mixed-chunk", "--max-running-requests", "4")
-    seen = set()
+    seen: set[str] = set()
 
     async def look() -> bool:
         found = await samples(http, engine.url)

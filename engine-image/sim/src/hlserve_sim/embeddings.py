@@ -9,12 +9,11 @@ from random import Random
 from starlette.types import Receive, Scope, Send
 
 from hlserve_sim import fields, wire
-from hlserve_sim.errors import ApiError, flat
+from hlserve_sim.errors import ApiError, flat, refusal
 from hlserve_sim.fields import Fields
 from hlserve_sim.live import Live
 from hlserve_sim.orders import Order, request_id
 from hlserve_sim.server import Server
-from hlserve_sim.streaming import refusal
 
 DEFAULT_DIMENSIONS = 64
 MAX_DIMENSIONS = 4096

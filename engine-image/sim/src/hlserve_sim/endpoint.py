@@ -5,15 +5,16 @@ from time import time
 
 from starlette.types import Receive, Scope, Send
 
-from hlserve_sim import errors, fields, wire
+from hlserve_sim import errors, fields, several, wire
 from hlserve_sim.apis.base import Api
+from hlserve_sim.apis.choices import ChoicesApi
 from hlserve_sim.breakage import CHUNK_FAULTS, CutError, break_connection, reset
-from hlserve_sim.errors import ApiError
+from hlserve_sim.errors import ApiError, refusal
 from hlserve_sim.faults import GENERATION_FAULTS, FaultKind, FaultSpec
 from hlserve_sim.live import Live
 from hlserve_sim.orders import MAX_RID_CHARACTERS, Order
 from hlserve_sim.server import Server
-from hlserve_sim.streaming import Streaming, refusal
+from hlserve_sim.streaming import Streaming
 
 RID_HEADER = b"x-override-rid"
 PRIORITY_HEADER = b"x-override-priority"
@@ -52,6 +53,10 @@ class GenerationEndpoint:
             await self._error_first(order, fault, send)
             return
         try:
+            if order.several and isinstance(self._api, ChoicesApi):
+                bundle = self._server.bundle(order, self._id_prefix)
+                await several.serve(self._server, self._api, order, bundle, fault, scope, receive, send)
+                return
             live = self._server.admit(order, self._id_prefix)
         except errors.TooLongError as error:
             if not order.stream:

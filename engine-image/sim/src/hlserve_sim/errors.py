@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from types import MappingProxyType
 
+from hlserve_capacity.engine.types import Refused, RejectReason
+
 ANTHROPIC_ERROR_TYPES: Mapping[int, str] = MappingProxyType(
     {
         400: "invalid_request_error",
@@ -74,6 +76,13 @@ def unavailable(message: str) -> ApiError:
         HTTPStatus.SERVICE_UNAVAILABLE.name,
         headers={"retry-after": str(RETRY_AFTER_SECONDS)},
     )
+
+
+def refusal(refused: Refused) -> ApiError:
+    """The error of a request that the engine refused."""
+    if refused.reason is RejectReason.TOO_LONG:
+        return ApiError(refused.message)
+    return unavailable(QUEUE_FULL)
 
 
 def flat(error: ApiError) -> dict[str, object]:

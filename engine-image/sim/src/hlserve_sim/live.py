@@ -17,6 +17,8 @@ class Live:
     reply: Reply
     priority: int
     streamed: bool
+    digest: int = 0
+    """What the reply follows from."""
     arrived_us: int = 0
     first_token_us: int | None = None
     last_token_us: int = 0

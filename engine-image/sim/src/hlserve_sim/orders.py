@@ -13,6 +13,13 @@ from hlserve_sim.replies import Reply, Tool, Wish, compose
 from hlserve_sim.tokens import Vocabulary
 
 MAX_RID_CHARACTERS = 256
+MAX_CHOICES = 1024
+"""Choices of one HTTP request, over all its prompts."""
+_CHOICE_STRIDE = 0x9E37_79B9_7F4A_7C15
+_DIGEST_MASK = (1 << 64) - 1
+
+Prompt = tuple[Sequence[int], int]
+"""Tokens and digest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +41,34 @@ class Order:
     json_schema: dict[str, object] | None = None
     include_usage: bool = False
     continuous_usage: bool = False
+    choices: int = 1
+    """Replies to each prompt."""
+    further: tuple[Prompt, ...] = ()
+    """The prompts after the first one."""
+    listed: bool = False
+    """The prompts came as a list, so a native answer is a list too."""
+    top_logprobs: int | None = None
+    """Alternatives shown for each token, 0 for the token alone; None: no log probabilities."""
+
+    @property
+    def several(self) -> bool:
+        """Whether it takes more than one engine request, or its answer looks as if it did."""
+        return self.choices > 1 or self.listed
+
+    def prompts(self) -> list[Self]:
+        """One order for each prompt, with one choice."""
+        own = ((self.prompt, self.digest), *self.further)
+        return [
+            replace(self, prompt=prompt, digest=digest, choices=1, further=(), listed=False) for prompt, digest in own
+        ]
+
+    def singles(self) -> list[Self]:
+        """One order for each choice, prompt by prompt. The first choice is what a request for one would get."""
+        return [
+            replace(one, digest=(one.digest + number * _CHOICE_STRIDE) & _DIGEST_MASK)
+            for one in self.prompts()
+            for number in range(self.choices)
+        ]
 
     def with_overrides(self, rid: str | None, priority: int | None) -> Self:
         """The same order under another id and priority."""
@@ -87,16 +122,22 @@ class Reader:
             raise ApiError(f"{name}: token ids must be at least 0", kind="Bad Request", param=name)
         return tokens, self._digest(tokens.tobytes())
 
-    def any_prompt(self, value: object, name: str) -> tuple[Sequence[int], int]:
-        """Tokens and digest of a text or of a list of token ids, of which a batch of one is also taken."""
-        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], (str, list)):
-            value = value[0]
+    def prompts(self, value: object, name: str) -> tuple[list[Prompt], bool]:
+        """The prompts of a text, of a list of token ids, or of a list of either; and whether it was such a list."""
+        if not (isinstance(value, list) and value and isinstance(value[0], (str, list))):
+            return [self.any_prompt(value, name)], False
+        if len(value) > MAX_CHOICES:
+            raise ApiError(f"{name}: at most {MAX_CHOICES} prompts a request, not {len(value)}", param=name)
+        if any(not isinstance(item, type(value[0])) for item in value):
+            raise ApiError(f"{name}: must hold either texts or lists of token ids", kind="Bad Request", param=name)
+        return [self.any_prompt(item, name) for item in value], True
+
+    def any_prompt(self, value: object, name: str) -> Prompt:
+        """Tokens and digest of a text or of a list of token ids."""
         if isinstance(value, str) and value:
             return self.text_prompt(value)
         if isinstance(value, list) and value and not isinstance(value[0], (str, list)):
             return self.ids_prompt(value, name)
-        if isinstance(value, list) and len(value) > 1:
-            raise ApiError(f"{name}: the simulator takes one prompt a request; send {len(value)} requests", param=name)
         if not value:
             raise ApiError("Prompt cannot be empty", param=name)
         raise ApiError(f"{name}: must be a text or a list of token ids", kind="Bad Request", param=name)
@@ -106,10 +147,16 @@ class Reader:
         return int.from_bytes(blake2b(content, digest_size=8, key=key).digest(), "big")
 
 
-def one_choice(fields: Fields) -> None:
-    """Refuse several choices."""
-    if (choices := fields.integer("n")) not in (None, 1):
-        raise ApiError(f"n: the simulator gives one choice a request, not {choices}; send several requests", param="n")
+def choices_wanted(fields: Fields, prompts: int = 1) -> int:
+    """How many replies to each prompt, checked."""
+    choices = fields.integer("n")
+    if choices is None:
+        return 1
+    if choices < 1:
+        raise ApiError(f"n must be at least 1, got {choices}.", param="n")
+    if choices * prompts > MAX_CHOICES:
+        raise ApiError(f"n: at most {MAX_CHOICES} choices a request, not {choices * prompts}", param="n")
+    return choices
 
 
 def limit(value: int | None, name: str) -> int | None:

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from hlserve_capacity.engine.scheduler import Scheduler
 from hlserve_sim import errors
+from hlserve_sim.bundle import Bundle
 from hlserve_sim.clock import Clock
 from hlserve_sim.driver import Driver, DuplicateRequestError
 from hlserve_sim.engine_setup import EngineSetup
@@ -20,10 +21,13 @@ from hlserve_sim.live import Live
 from hlserve_sim.metrics import EngineMetrics, Static, Throughput
 from hlserve_sim.orders import Order, Reader
 from hlserve_sim.own_metrics import OwnMetrics
+from hlserve_sim.replies import Reply
 from hlserve_sim.response_store import ResponseStore
 from hlserve_sim.tokens import Vocabulary
 
 KEPT_RECORDS = 20_000
+NO_REPLY = Reply((), (), "length")
+"""What a request says that only reads its prompt."""
 
 
 class Phase(StrEnum):
@@ -81,39 +85,77 @@ class Server:
         self._own = OwnMetrics(self._metrics.registry, setup.config, self.view)
         self._throughput = Throughput(self.driver, self.driver.clock.now_us)
         self._metrics.watch(self.driver, self._throughput)
+        self._bundles: dict[str, Bundle] = {}
+        """Requests for several choices, by their own id and by those of their engine requests."""
         self._quiet: asyncio.Event = asyncio.Event()
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def admit(self, order: Order, path_prefix: str = "") -> Live:
         """Start a request. Raises ApiError if it cannot be served; a full queue may also show later, in `live.refused`."""
-        if self.phase is Phase.ENDING:
-            raise errors.unavailable(errors.SHUTTING_DOWN)
-        flags, config = self.flags, self.setup.config
-        if (
-            order.priority is not None
-            and not flags.enable_priority_scheduling
-            and flags.abort_on_priority_when_disabled
-        ):
-            raise errors.unavailable(errors.PRIORITY_DISABLED)
-        reply = order.reply(self.vocabulary, config.context_length, config.pool_tokens)
-        live = Live(
-            rid=order.rid or f"{path_prefix}{uuid4().hex}",
-            prompt=order.prompt,
-            reply=reply,
-            priority=flags.default_priority_value if order.priority is None else order.priority,
-            streamed=order.stream,
-        )
+        self._may_enter(order)
+        live = self._live(order, order.rid or f"{path_prefix}{uuid4().hex}")
+        if live.rid in self._bundles:
+            raise _duplicate(live.rid)
         try:
             self.driver.submit(live)
         except DuplicateRequestError as error:
             raise ApiError(str(error)) from error
         return live
 
+    def bundle(self, order: Order, path_prefix: str = "") -> Bundle:
+        """A request for several choices, not started yet; `release` it in the end. Raises ApiError as `admit` does."""
+        self._may_enter(order)
+        rid = order.rid or f"{path_prefix}{uuid4().hex}"
+        choices = [self._live(single, f"{rid}_{number}") for number, single in enumerate(order.singles())]
+        readers = []
+        if order.choices > 1:
+            readers = [self._live(one, f"{rid}_prompt{number}", NO_REPLY) for number, one in enumerate(order.prompts())]
+        bundle = Bundle(rid, readers, choices, self.driver)
+        for taken in bundle.rids:
+            if taken in self._bundles or self.driver.find(taken) is not None:
+                raise _duplicate(taken)
+        self._bundles.update(dict.fromkeys(bundle.rids, bundle))
+        return bundle
+
+    def release(self, bundle: Bundle) -> None:
+        """The answer is given or given up."""
+        for rid in bundle.rids:
+            del self._bundles[rid]
+
+    def _may_enter(self, order: Order) -> None:
+        if self.phase is Phase.ENDING:
+            raise errors.unavailable(errors.SHUTTING_DOWN)
+        flags = self.flags
+        if (
+            order.priority is not None
+            and not flags.enable_priority_scheduling
+            and flags.abort_on_priority_when_disabled
+        ):
+            raise errors.unavailable(errors.PRIORITY_DISABLED)
+
+    def _live(self, order: Order, rid: str, reply: Reply | None = None) -> Live:
+        config = self.setup.config
+        return Live(
+            rid=rid,
+            prompt=order.prompt,
+            reply=reply or order.reply(self.vocabulary, config.context_length, config.pool_tokens),
+            priority=self.flags.default_priority_value if order.priority is None else order.priority,
+            streamed=order.stream,
+            digest=order.digest,
+        )
+
     def abort(self, rid: str, *, by_prefix: bool) -> int:
-        """End a request by its exact id, or all whose id begins with `rid`. How many there were."""
-        rids = [known for known in self.driver.rids() if known.startswith(rid)] if by_prefix else [rid]
-        return sum(self.driver.abort(known) for known in rids)
+        """End a request by its exact id, or all whose id begins with `rid`. How many there were.
+
+        The id of a request for several choices ends all of them, the id of one choice that one.
+        """
+        known = {**dict.fromkeys(self._bundles), **dict.fromkeys(self.driver.rids())} if by_prefix else {rid: None}
+        ended = 0
+        for one in [one for one in known if one.startswith(rid)]:
+            bundle = self._bundles.get(one)
+            ended += bundle.abort() if bundle is not None and bundle.rid == one else self.driver.abort(one)
+        return ended
 
     def abort_all(self) -> int:
         """End every request."""
@@ -198,3 +240,7 @@ class Server:
     def metrics_page(self) -> bytes:
         """The exposition page as of now."""
         return self._metrics.page()
+
+
+def _duplicate(rid: str) -> ApiError:
+    return ApiError(f"Duplicate request ID detected: {rid}")

@@ -5,11 +5,10 @@ from time import time
 
 from starlette.types import Scope, Send
 
-from hlserve_capacity.engine.types import Refused, RejectReason
-from hlserve_sim import errors, wire
+from hlserve_sim import wire
 from hlserve_sim.apis.base import Api, Stream
 from hlserve_sim.breakage import CHUNK_FAULTS, break_connection
-from hlserve_sim.errors import ApiError
+from hlserve_sim.errors import refusal
 from hlserve_sim.faults import FaultKind, FaultSpec
 from hlserve_sim.live import Live
 from hlserve_sim.orders import Order
@@ -81,10 +80,3 @@ class Streaming:
     async def _write(self, data: bytes) -> None:
         if data:
             await wire.stream_bytes(self._send, data)
-
-
-def refusal(refused: Refused) -> ApiError:
-    """The error of a request that the engine refused."""
-    if refused.reason is RejectReason.TOO_LONG:
-        return ApiError(refused.message)
-    return errors.unavailable(errors.QUEUE_FULL)

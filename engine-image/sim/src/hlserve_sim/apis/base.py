@@ -81,19 +81,6 @@ def reasoning_tokens(live: Live) -> int:
     return thinking + live.reply.count(Kind.SILENT, live.made) if thinking else 0
 
 
-def usage(live: Live, cache_report: bool) -> dict[str, object]:
-    """OpenAI usage as SGLang gives it; cached tokens only with a cache report."""
-    thinking = reasoning_tokens(live)
-    return {
-        "prompt_tokens": live.prompt_tokens,
-        "total_tokens": live.prompt_tokens + live.made,
-        "completion_tokens": live.made,
-        "prompt_tokens_details": {"cached_tokens": live.cached_tokens} if cache_report else None,
-        "reasoning_tokens": thinking,
-        "completion_tokens_details": {"reasoning_tokens": thinking} if thinking else None,
-    }
-
-
 def matched_stop(live: Live) -> str | None:
     """The stop string that ended the reply."""
     return live.reply.matched_stop if live.finish == "stop" else None

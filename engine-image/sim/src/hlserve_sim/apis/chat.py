@@ -1,27 +1,28 @@
 """`/v1/chat/completions`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from hlserve_sim import wire
-from hlserve_sim.apis.base import Api, Context, Stream, matched_stop, usage
+from hlserve_sim.apis.base import matched_stop
+from hlserve_sim.apis.choices import ChoicesApi, ChoiceStream, usage
 from hlserve_sim.apis.completions import running_usage
 from hlserve_sim.errors import ApiError, flat
 from hlserve_sim.fields import Fields
 from hlserve_sim.live import Live
-from hlserve_sim.orders import Order, Reader, limit, one_choice, request_id, schema_wanted, usage_wanted
+from hlserve_sim.logprobs import chat_logprobs, top_wanted
+from hlserve_sim.orders import Order, Reader, choices_wanted, limit, request_id, schema_wanted, usage_wanted
 from hlserve_sim.prompts import chat_words
 from hlserve_sim.replies import REASONING_SHARE, Kind, Piece, Tool
 
 
-class ChatApi(Api):
+class ChatApi(ChoicesApi):
     """OpenAI chat."""
 
     header_overrides = True
 
     def read(self, fields: Fields, reader: Reader) -> Order:
-        one_choice(fields)
         tools = read_tools(fields)
         prompt, digest = reader.words_prompt(chat_words(fields.children("messages"), tools))
         wanted = fields.integer("max_completion_tokens")
@@ -43,27 +44,48 @@ class ChatApi(Api):
             json_schema=schema_wanted(fields, "response_format"),
             include_usage=include_usage,
             continuous_usage=continuous,
+            choices=choices_wanted(fields),
+            top_logprobs=top_wanted(fields.integer("top_logprobs"), "top_logprobs")
+            if fields.flag("logprobs")
+            else None,
         )
 
-    def whole(self, order: Order, live: Live, created: int) -> object:
-        choice = {
-            "index": 0,
-            "message": _message(live),
-            "logprobs": None,
-            "finish_reason": live.finish,
-            "matched_stop": matched_stop(live),
-        }
+    def whole_of(self, order: Order, lives: Sequence[Live], created: int) -> object:
+        top = order.top_logprobs
+        choices = [
+            {
+                "index": index,
+                "message": _message(live),
+                "logprobs": None if top is None else chat_logprobs(live, 0, live.made, top),
+                "finish_reason": live.finish,
+                "matched_stop": matched_stop(live),
+            }
+            for index, live in enumerate(lives)
+        ]
         return {
-            "id": live.rid,
+            "id": lives[0].rid,
             "object": "chat.completion",
             "created": created,
             "model": order.model,
-            "choices": [choice],
-            "usage": usage(live, self._context.cache_report),
+            "choices": choices,
+            "usage": usage(order, lives, self._context.cache_report),
         }
 
-    def stream(self, order: Order, live: Live, created: int) -> Stream:
-        return _ChatStream(self._context, order, live, created)
+    def choice_stream(self, order: Order, live: Live, created: int, index: int) -> ChoiceStream:
+        return _ChatStream(self, order, live, created, index)
+
+    def trailer(self, order: Order, lives: Sequence[Live], created: int) -> bytes:
+        if not order.include_usage:
+            return wire.DONE
+        last = {
+            "id": lives[0].rid,
+            "object": "chat.completion.chunk",
+            "created": created,
+            "model": order.model,
+            "choices": [],
+            "usage": usage(order, lives, self._context.cache_report),
+        }
+        return wire.sse(last) + wire.DONE
 
     def error(self, error: ApiError) -> Mapping[str, object]:
         return flat(error)
@@ -122,15 +144,17 @@ def _message(live: Live) -> dict[str, object]:
     }
 
 
-class _ChatStream(Stream):
-    def __init__(self, context: Context, order: Order, live: Live, created: int) -> None:
-        self._cache_report, self._order, self._live, self._created = context.cache_report, order, live, created
+class _ChatStream(ChoiceStream):
+    def __init__(self, api: ChoicesApi, order: Order, live: Live, created: int, index: int) -> None:
+        super().__init__(api, order, live, created)
         head = {"id": live.rid, "object": "chat.completion.chunk", "created": created, "model": order.model}
-        self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":[{"index":0,"delta":'
+        self._head = b'data: %b,"choices":[{"index":%d,"delta":' % (msgspec.json.encode(head)[:-1], index)
         self._said_role = False
 
     def tokens(self, start: int, stop: int) -> bytes:
-        head, pieces, counted = self._head, self._live.reply.pieces, self._order.continuous_usage
+        head, pieces, order = self._head, self._live.reply.pieces, self._order
+        logged = order.top_logprobs is not None
+        own_tails = logged or order.continuous_usage
         tail = b',"logprobs":null,"finish_reason":null,"matched_stop":null}]}\n\n'
         parts = []
         if not self._said_role:
@@ -138,18 +162,29 @@ class _ChatStream(Stream):
             parts.append(head + b'{"reasoning_content":null,"role":"assistant","content":""}' + tail)
         for at in range(start, stop):
             piece = pieces[at]
-            if piece.kind is Kind.SILENT:
+            if piece.kind is Kind.SILENT and not logged:
                 continue
-            if counted:
-                tail = _counted_tail(self._live, at + 1)
+            if own_tails:
+                tail = self._own_tail(at)
             parts.append(head + self._delta(piece) + tail)
         return b"".join(parts)
+
+    def _own_tail(self, at: int) -> bytes:
+        """What follows the delta of token `at` when each chunk carries usage, log probabilities or both."""
+        order, live = self._order, self._live
+        logged = None if order.top_logprobs is None else chat_logprobs(live, at, at + 1, order.top_logprobs)
+        tail = b',"logprobs":%b,"finish_reason":null,"matched_stop":null}]' % msgspec.json.encode(logged)
+        if order.continuous_usage:
+            tail += b',"usage":' + msgspec.json.encode(running_usage(live, at + 1))
+        return tail + b"}\n\n"
 
     def _delta(self, piece: Piece) -> bytes:
         text = msgspec.json.encode(piece.text)
         match piece.kind:
             case Kind.REASONING:
                 return b'{"reasoning_content":' + text + b"}"
+            case Kind.SILENT:
+                return b'{"reasoning_content":null}'
             case Kind.TOOL_NAME:
                 function = {"name": piece.text, "arguments": ""}
                 call = {"id": self._live.reply.tool_call_id, "index": 0, "type": "function", "function": function}
@@ -161,27 +196,10 @@ class _ChatStream(Stream):
             case _:
                 return b'{"reasoning_content":null,"content":' + text + b"}"
 
-    def closing(self) -> bytes:
+    def ending(self) -> bytes:
         live = self._live
         end = {"logprobs": None, "finish_reason": live.finish, "matched_stop": matched_stop(live)}
-        last = self._head + b'{"reasoning_content":null},' + msgspec.json.encode(end)[1:] + b"]}\n\n"
-        if self._order.include_usage:
-            last += wire.sse(
-                {
-                    "id": live.rid,
-                    "object": "chat.completion.chunk",
-                    "created": self._created,
-                    "model": self._order.model,
-                    "choices": [],
-                    "usage": usage(live, self._cache_report),
-                }
-            )
-        return last + wire.DONE
+        return self._head + b'{"reasoning_content":null},' + msgspec.json.encode(end)[1:] + b"]}\n\n"
 
     def failed(self, error: ApiError) -> bytes:
         return wire.sse({"error": flat(error)}) + wire.DONE
-
-
-def _counted_tail(live: Live, made: int) -> bytes:
-    counted = msgspec.json.encode(running_usage(live, made))
-    return b',"logprobs":null,"finish_reason":null,"matched_stop":null}],"usage":' + counted + b"}\n\n"

@@ -1,25 +1,28 @@
 """`/v1/completions`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from hlserve_sim import wire
-from hlserve_sim.apis.base import Api, Context, Stream, matched_stop, usage
+from hlserve_sim.apis.base import matched_stop
+from hlserve_sim.apis.choices import ChoicesApi, ChoiceStream, usage
 from hlserve_sim.errors import ApiError, flat
 from hlserve_sim.fields import Fields
 from hlserve_sim.live import Live
-from hlserve_sim.orders import Order, Reader, limit, one_choice, request_id, schema_wanted, usage_wanted
+from hlserve_sim.logprobs import completion_logprobs, top_wanted
+from hlserve_sim.orders import Order, Reader, choices_wanted, limit, request_id, schema_wanted, usage_wanted
 
 DEFAULT_MAX_TOKENS = 16
 
 
-class CompletionsApi(Api):
-    """OpenAI text completions. `prompt` is a text or a list of token ids."""
+class CompletionsApi(ChoicesApi):
+    """OpenAI text completions. `prompt` is a text, a list of token ids, or a list of either."""
 
     def read(self, fields: Fields, reader: Reader) -> Order:
-        one_choice(fields)
-        prompt, digest = reader.any_prompt(fields.raw.get("prompt"), "prompt")
+        prompts, _ = reader.prompts(fields.raw.get("prompt"), "prompt")
+        prompt, digest = prompts[0]
+        logprobs = fields.integer("logprobs")
         max_tokens = limit(fields.integer("max_tokens"), "max_tokens")
         include_usage, continuous = usage_wanted(fields, reader.default_include_usage)
         return Order(
@@ -36,27 +39,49 @@ class CompletionsApi(Api):
             include_usage=include_usage,
             json_schema=schema_wanted(fields, "response_format"),
             continuous_usage=continuous,
+            choices=choices_wanted(fields, len(prompts)),
+            further=tuple(prompts[1:]),
+            listed=len(prompts) > 1,
+            top_logprobs=None if logprobs is None else top_wanted(logprobs, "logprobs"),
         )
 
-    def whole(self, order: Order, live: Live, created: int) -> object:
-        choice = {
-            "index": 0,
-            "text": "".join(piece.text for piece in live.reply.pieces[: live.made]),
-            "logprobs": None,
-            "finish_reason": live.finish,
-            "matched_stop": matched_stop(live),
-        }
+    def whole_of(self, order: Order, lives: Sequence[Live], created: int) -> object:
+        top = order.top_logprobs
+        choices = [
+            {
+                "index": index,
+                "text": "".join(piece.text for piece in live.reply.pieces[: live.made]),
+                "logprobs": None if top is None else completion_logprobs(live, 0, live.made, top),
+                "finish_reason": live.finish,
+                "matched_stop": matched_stop(live),
+            }
+            for index, live in enumerate(lives)
+        ]
         return {
-            "id": live.rid,
+            "id": lives[0].rid,
             "object": "text_completion",
             "created": created,
             "model": order.model,
-            "choices": [choice],
-            "usage": usage(live, self._context.cache_report),
+            "choices": choices,
+            "usage": usage(order, lives, self._context.cache_report),
         }
 
-    def stream(self, order: Order, live: Live, created: int) -> Stream:
-        return _CompletionStream(self._context, order, live, created)
+    def choice_stream(self, order: Order, live: Live, created: int, index: int) -> ChoiceStream:
+        return _CompletionStream(self, order, live, created, index)
+
+    def trailer(self, order: Order, lives: Sequence[Live], created: int) -> bytes:
+        if not order.include_usage:
+            return wire.DONE
+        counted = usage(order, lives, self._context.cache_report)
+        last = {
+            "id": lives[0].rid,
+            "object": "text_completion",
+            "created": created,
+            "choices": [],
+            "model": order.model,
+            "usage": {key: value for key, value in counted.items() if value is not None},
+        }
+        return wire.sse(last) + wire.DONE
 
     def error(self, error: ApiError) -> Mapping[str, object]:
         return flat(error)
@@ -65,47 +90,47 @@ class CompletionsApi(Api):
         return wire.sse({"error": flat(error)}) + wire.DONE
 
 
-class _CompletionStream(Stream):
-    def __init__(self, context: Context, order: Order, live: Live, created: int) -> None:
-        self._cache_report, self._order, self._live, self._created = context.cache_report, order, live, created
+class _CompletionStream(ChoiceStream):
+    def __init__(self, api: ChoicesApi, order: Order, live: Live, created: int, index: int) -> None:
+        super().__init__(api, order, live, created)
         head = {"id": live.rid, "object": "text_completion", "created": created, "model": order.model}
-        self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":[{"index":0,"text":'
+        self._head = b'data: %b,"choices":[{"index":%d,"text":' % (msgspec.json.encode(head)[:-1], index)
         self._last = ""
+        self._written = 0
+        """Tokens whose events are out."""
 
     def tokens(self, start: int, stop: int) -> bytes:
         if self._live.done and stop == self._live.made and stop > start:
             stop -= 1  # the last token travels with the finish reason
             self._last = self._live.reply.pieces[stop].text
+        self._written = stop
         head, encode, pieces = self._head, msgspec.json.encode, self._live.reply.pieces
         tail = b',"logprobs":null,"finish_reason":null,"matched_stop":null}],"usage":null}\n\n'
-        if not self._order.continuous_usage:
+        if not (self._order.continuous_usage or self._order.top_logprobs is not None):
             return b"".join([head + encode(pieces[at].text) + tail for at in range(start, stop)])
-        parts = []
-        for at in range(start, stop):
-            counted = encode(running_usage(self._live, at + 1))
-            parts.append(head + encode(pieces[at].text) + tail.replace(b'"usage":null', b'"usage":' + counted))
-        return b"".join(parts)
+        return b"".join([head + encode(pieces[at].text) + self._own_tail(at) for at in range(start, stop)])
 
-    def closing(self) -> bytes:
+    def _own_tail(self, at: int) -> bytes:
+        """What follows the text of token `at` when each chunk carries usage, log probabilities or both."""
+        encode = msgspec.json.encode
+        counted = running_usage(self._live, at + 1) if self._order.continuous_usage else None
+        tail = b',"logprobs":%b,"finish_reason":null,"matched_stop":null}],"usage":%b}\n\n'
+        return tail % (encode(self._logged(at, at + 1)), encode(counted))
+
+    def _logged(self, start: int, stop: int) -> dict[str, object] | None:
+        top = self._order.top_logprobs
+        return None if top is None or stop <= start else completion_logprobs(self._live, start, stop, top)
+
+    def ending(self) -> bytes:
         live = self._live
-        end = {"logprobs": None, "finish_reason": live.finish, "matched_stop": matched_stop(live)}
-        last = (
+        end = {
+            "logprobs": self._logged(self._written, live.made),
+            "finish_reason": live.finish,
+            "matched_stop": matched_stop(live),
+        }
+        return (
             self._head + msgspec.json.encode(self._last) + b"," + msgspec.json.encode(end)[1:] + b'],"usage":null}\n\n'
         )
-        if self._order.include_usage:
-            last += wire.sse(
-                {
-                    "id": live.rid,
-                    "object": "text_completion",
-                    "created": self._created,
-                    "choices": [],
-                    "model": self._order.model,
-                    "usage": {
-                        key: value for key, value in usage(live, self._cache_report).items() if value is not None
-                    },
-                }
-            )
-        return last + wire.DONE
 
     def failed(self, error: ApiError) -> bytes:
         return wire.sse({"error": flat(error)}) + wire.DONE

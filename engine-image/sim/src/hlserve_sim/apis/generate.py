@@ -1,19 +1,20 @@
 """`/generate`, SGLang's own API: streams repeat the whole text so far, as SGLang does unless told otherwise."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hlserve_sim import wire
-from hlserve_sim.apis.base import Api, Stream, reasoning_tokens
+from hlserve_sim.apis.base import reasoning_tokens
+from hlserve_sim.apis.choices import ChoicesApi, ChoiceStream
 from hlserve_sim.errors import ApiError, native
 from hlserve_sim.fields import Fields
 from hlserve_sim.live import Live
-from hlserve_sim.orders import Order, Reader, limit, one_choice, request_id
+from hlserve_sim.orders import Order, Reader, choices_wanted, limit, request_id
 
 DEFAULT_MAX_NEW_TOKENS = 128
 
 
-class GenerateApi(Api):
-    """SGLang's native generation. `text` or `input_ids`, limits in `sampling_params`."""
+class GenerateApi(ChoicesApi):
+    """SGLang's native generation. `text` or `input_ids` or a list of either, limits and `n` in `sampling_params`."""
 
     holds_status = False
     header_overrides = True
@@ -22,9 +23,9 @@ class GenerateApi(Api):
         text, ids = fields.raw.get("text"), fields.raw.get("input_ids")
         if (text is None) == (ids is None):
             raise ApiError("Exactly one of text and input_ids must be given.")
-        prompt, digest = reader.any_prompt(text if ids is None else ids, "text" if ids is None else "input_ids")
+        prompts, listed = reader.prompts(text if ids is None else ids, "text" if ids is None else "input_ids")
+        prompt, digest = prompts[0]
         sampling = fields.child("sampling_params") or Fields({})
-        one_choice(sampling)
         max_tokens = limit(sampling.integer("max_new_tokens"), "max_new_tokens")
         return Order(
             prompt=prompt,
@@ -37,13 +38,20 @@ class GenerateApi(Api):
             min_tokens=sampling.integer("min_new_tokens") or 0,
             ignore_eos=sampling.flag("ignore_eos"),
             stop=sampling.strings("stop"),
+            choices=choices_wanted(sampling, len(prompts)),
+            further=tuple(prompts[1:]),
+            listed=listed,
         )
 
-    def whole(self, order: Order, live: Live, created: int) -> object:
-        return _result(live, live.made)
+    def whole_of(self, order: Order, lives: Sequence[Live], created: int) -> object:
+        results = [_result(live, live.made) for live in lives]
+        return results if order.several else results[0]
 
-    def stream(self, order: Order, live: Live, created: int) -> Stream:
-        return _GenerateStream(live)
+    def choice_stream(self, order: Order, live: Live, created: int, index: int) -> ChoiceStream:
+        return _GenerateStream(self, order, live, created, index)
+
+    def trailer(self, order: Order, lives: Sequence[Live], created: int) -> bytes:
+        return wire.DONE
 
     def error(self, error: ApiError) -> Mapping[str, object]:
         return native(error)
@@ -82,18 +90,19 @@ def _error_event(error: ApiError) -> bytes:
     return wire.sse({"error": body})
 
 
-class _GenerateStream(Stream):
-    def __init__(self, live: Live) -> None:
-        self._live = live
+class _GenerateStream(ChoiceStream):
+    def __init__(self, api: ChoicesApi, order: Order, live: Live, created: int, index: int) -> None:
+        super().__init__(api, order, live, created)
+        self._index = {"index": index} if order.several else {}
 
     def tokens(self, start: int, stop: int) -> bytes:
         """One event for the lot: SGLang's tokenizer merges what has gathered, and the text is cumulative anyway."""
         if stop <= start or (self._live.done and stop == self._live.made):
             return b""  # the last token travels with the finish reason
-        return wire.sse(_result(self._live, stop))
+        return wire.sse(_result(self._live, stop) | self._index)
 
-    def closing(self) -> bytes:
-        return wire.sse(_result(self._live, self._live.made)) + wire.DONE
+    def ending(self) -> bytes:
+        return wire.sse(_result(self._live, self._live.made) | self._index)
 
     def failed(self, error: ApiError) -> bytes:
         return _error_event(error) + wire.DONE
