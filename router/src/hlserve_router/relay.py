@@ -6,7 +6,7 @@ adds stands only at event boundaries: pings, and one error event if the engine f
 """
 
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Protocol
 
 from hlserve_api.answers import Outcome, Reason
 from hlserve_api.routing import Timeouts
@@ -15,8 +15,6 @@ from hlserve_router.answer_head import (
     STREAM,
     for_client,
     identity,
-    is_compressed,
-    is_event_stream,
     retry_after,
     unbuffered,
     with_length,
@@ -28,6 +26,7 @@ from hlserve_router.errors import Refusal
 from hlserve_router.exchange import Exchange
 from hlserve_router.outcome import CLIENT_GONE, Ending, passed, refused
 from hlserve_router.proxy import Proxy
+from hlserve_router.reply import Reply
 from hlserve_router.retries import failed
 from hlserve_router.sse import (
     StreamSplitter,
@@ -42,11 +41,6 @@ from hlserve_router.sse import (
 )
 from hlserve_router.state import Failure, Finish, RidTravel
 from hlserve_router.upstream import Call, Discard, UpstreamClient
-
-WHOLE_BYTES: Final = 256 * 1024
-"""An answer that is no stream is held until it is complete up to this size: then a break in it is still a real 502."""
-TAIL_BYTES: Final = 4096
-"""The end of a larger answer that is kept, to read its usage from."""
 
 
 class Downstream(Protocol):
@@ -69,9 +63,8 @@ class Relay:
     """One request's step 7. A face makes it, calls `submit` (through `proxy`), `tick`, `client_gone`, `pause`, `resume`."""
 
     __slots__ = (
-        "_body", "_body_bytes", "_call", "_client", "_complete", "_down", "_early", "_erred", "_first", "_head_at",
-        "_headers", "_last_read", "_last_write", "_now", "_opaque", "_opened", "_paused", "_splitter", "_sse",
-        "_status", "_strip", "_tail", "_total_at", "exchange", "over", "proxy",
+        "_call", "_client", "_complete", "_down", "_early", "_erred", "_last_write", "_now", "_opened", "_paused",
+        "_reply", "_splitter", "_total_at", "exchange", "over", "proxy",
     )  # fmt: skip
 
     def __init__(self, proxy: Proxy, client: UpstreamClient, exchange: Exchange, down: Downstream) -> None:
@@ -89,18 +82,8 @@ class Relay:
 
     def _clear(self) -> None:
         """Back to before an engine answered."""
-        self._status = 0
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._head_at = self._last_read = 0.0
-        self._sse = False
-        self._opaque = False
-        """True if the body is compressed: nothing can be put between its events."""
+        self._reply = Reply()
         self._splitter = StreamSplitter()
-        self._first = b""
-        self._body: list[bytes] = []
-        self._body_bytes = 0
-        self._tail = b""
-        self._strip = self.exchange.route.usage_strippable and not self.exchange.facts.wants_usage
 
     # from the face ----------------------------------------------------------------------------------------------------
 
@@ -162,7 +145,7 @@ class Relay:
             return
         refusal = too_long() if now >= self._total_at else None
         if refusal is None and self._call is not None and not self._paused:
-            refusal = engine_silent(self.exchange, route.timeouts, self._last_read, now)
+            refusal = engine_silent(self.exchange, route.timeouts, self._reply.last_read, now)
         if refusal is not None:
             self._abort()
             self._fail(refusal)
@@ -175,12 +158,12 @@ class Relay:
         """Opens a stream that would wait too long for its first event, and pings one that is silent."""
         exchange = self.exchange
         if not self._opened:
-            if self._sse and peek_is_over(timeouts, self._head_at, now):
-                self._open(self._status, self._headers)
-            elif needs_ping(timeouts, exchange.arrived, now) and (self._sse or not self._head_at):
-                self._open(200, self._headers if self._sse else [STREAM])
+            if self._reply.is_stream and peek_is_over(timeouts, self._reply.head_at, now):
+                self._open(self._reply.status, self._reply.headers)
+            elif needs_ping(timeouts, exchange.arrived, now) and (self._reply.is_stream or not self._reply.head_at):
+                self._open(200, self._reply.headers if self._reply.is_stream else [STREAM])
         quiet = self._opened and needs_ping(timeouts, self._last_write, now)
-        if quiet and self._splitter.at_boundary and not self._opaque:
+        if quiet and self._splitter.at_boundary and not self._reply.is_compressed:
             self._write(PING[exchange.route.shape])
 
     # from the queue ---------------------------------------------------------------------------------------------------
@@ -205,11 +188,8 @@ class Relay:
     def upstream_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """The answer's status and headers."""
         now = self._now()
-        self._status, self._headers, self._head_at = status, headers, now
-        self._last_read = now
+        self._reply.begin(status, headers, now)
         self._early = self._opened
-        self._sse = is_event_stream(status, headers)
-        self._opaque = is_compressed(headers)
         endpoint = self.exchange.endpoint
         if endpoint is not None and status < 500:
             endpoint.last_byte_at = now
@@ -225,8 +205,8 @@ class Relay:
         """Body bytes."""
         if self._call is None:
             return
-        self._last_read = self._now()
-        if not self._sse or self._opaque:
+        self._reply.last_read = self._now()
+        if not self._reply.has_events:
             self._plain(data)
             return
         ready = self._splitter.feed(data)
@@ -236,7 +216,7 @@ class Relay:
     def upstream_end(self) -> None:
         """The answer is complete."""
         self._call = None
-        if self._sse and not self._opaque:
+        if self._reply.has_events:
             self._stream_end()
         else:
             self._plain_end()
@@ -247,7 +227,7 @@ class Relay:
         self.proxy.log.info(
             "engine failed", extra={"fields": {"rid": self.exchange.rid, "failure": failure.value, "detail": detail}}
         )
-        if self.exchange.first_event or (self._opened and self._body_bytes):
+        if self.exchange.first_event or (self._opened and self._reply.size_bytes):
             self._fail(failed(failure))
             return
         self._retry(failure)
@@ -258,14 +238,14 @@ class Relay:
         """Complete events (or a piece of one that is too long to hold)."""
         exchange = self.exchange
         if not exchange.first_event:
-            if self._first:
-                data, self._first = self._first + data, b""
+            if self._reply.comments:
+                data, self._reply.comments = self._reply.comments + data, b""
             if not self._first_events(data):
                 return
         exchange.events += data.count(b"\n\n")
         if has_usage(data):
             read_usage(data, exchange.usage)
-            if self._strip:
+            if exchange.route.usage_strippable and not exchange.facts.wants_usage:
                 data = without_usage_chunks(data)
         self._bind_response(data)
         if is_complete(data, exchange.route.finish):
@@ -282,14 +262,14 @@ class Relay:
             if self._opened:
                 self._write(data)
             else:
-                self._first = data
+                self._reply.comments = data
             return False
         if first is not None and (error := read_error(first, self.exchange.route.shape)) is not None:
             self._first_error(error.status, error.body)
             return False
         self.exchange.first_event = self._now()
         if not self._opened:
-            self._open(self._status, self._headers)
+            self._open(self._reply.status, self._reply.headers)
         return True
 
     def _first_error(self, status: int, body: bytes) -> None:
@@ -322,9 +302,9 @@ class Relay:
             self._end(Ending(Outcome.ENGINE_ERROR, None, 500))
         elif self._complete or self.exchange.route.finish is Finish.NONE:
             if not self._opened:
-                self._open(self._status, self._headers)
+                self._open(self._reply.status, self._reply.headers)
             self._down.finish()
-            self._end(passed(self._status))
+            self._end(passed(self._reply.status))
         elif self.exchange.first_event or self._opened:
             self._fail(failed(Failure.TRUNCATED))
         else:
@@ -335,39 +315,37 @@ class Relay:
     def _plain(self, data: bytes) -> None:
         if self._early:
             return  # a stream was opened while waiting; this answer becomes one error event at its end
-        self._body_bytes += len(data)
-        self._tail = (self._tail + data)[-TAIL_BYTES:] if self._body_bytes > WHOLE_BYTES else b""
+        reply = self._reply
+        reply.count(data)
         if self._opened:
             self._write(data)
             return
-        self._body.append(data)
-        if self._body_bytes > WHOLE_BYTES or (self._sse and self._opaque):
-            self._open(self._status, self._headers)
-            self._tail = self._body[-1][-TAIL_BYTES:]
-            for piece in self._body:
+        reply.hold(data)
+        if not reply.may_wait:
+            self._open(reply.status, reply.headers)
+            for piece in reply.let_go():
                 self._write(piece)
-            self._body = []
 
     def _plain_end(self) -> None:
         exchange = self.exchange
         if self._early:
-            status = self._status
+            status = self._reply.status
             refusal = Refusal(Reason.ENGINE_PROTOCOL, f"The engine answered {status} instead of a stream.")
             self._down.write(error_event(refusal, exchange.route.shape, exchange.head.request_id, status=status))
             self._down.finish()
             self._end(passed(status) if status >= 400 else refused(refusal.reason))
             return
-        body = b"".join(self._body)
-        if self._status < 400:
-            read_usage(body or self._tail, exchange.usage)
+        body = self._reply.held()
+        if self._reply.status < 400:
+            read_usage(body or self._reply.tail, exchange.usage)
             self._bind_response(body)
             if not exchange.first_event:
-                exchange.first_event = self._last_read
+                exchange.first_event = self._reply.last_read
         if not self._opened:
-            self._open(self._status, with_length(self._headers, len(body)))
+            self._open(self._reply.status, with_length(self._reply.headers, len(body)))
             self._down.write(body)
         self._down.finish()
-        self._end(passed(self._status))
+        self._end(passed(self._reply.status))
 
     # endings ----------------------------------------------------------------------------------------------------------
 
@@ -395,14 +373,18 @@ class Relay:
             self._down.start(made.status, [*made.headers, *identity(exchange)])
             self._down.write(made.body)
             self._down.finish()
-        elif (self._sse or not self._head_at) and self._splitter.at_boundary and not self._opaque:
+        elif (
+            (self._reply.is_stream or not self._reply.head_at)
+            and self._splitter.at_boundary
+            and not self._reply.is_compressed
+        ):
             self._splitter.drop()
             self._down.write(error_event(refusal, exchange.route.shape, exchange.head.request_id))
             self._down.finish()
         else:
             self._down.cut()
         ending = refused(refusal.reason)
-        if ending.outcome is Outcome.ENGINE_ERROR and (exchange.first_event or self._body_bytes):
+        if ending.outcome is Outcome.ENGINE_ERROR and (exchange.first_event or self._reply.size_bytes):
             ending = replace(ending, outcome=Outcome.TRUNCATED)  # the client has part of the reply
         self._end(ending)
 
@@ -436,7 +418,7 @@ class Relay:
 
     def _open(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self._opened = True
-        if self._sse or (status == 200 and not self._head_at):
+        if self._reply.is_stream or (status == 200 and not self._reply.head_at):
             headers = unbuffered(headers)
         self._last_write = self._now()
         self._down.start(status, for_client(headers, self.exchange))
