@@ -1,4 +1,4 @@
-"""One request on its way through the steps: what is known of it so far. Written by `proxy` and the relay only."""
+"""One request on its way through the steps: what is known of it so far. Written by the steps and the relay only."""
 
 from dataclasses import dataclass, field
 

@@ -26,6 +26,7 @@ from hlserve_router.errors import Refusal
 from hlserve_router.exchange import Exchange
 from hlserve_router.outcome import CLIENT_GONE, Ending, passed, refused
 from hlserve_router.proxy import Proxy
+from hlserve_router.receiver import Discard
 from hlserve_router.reply import Reply
 from hlserve_router.retries import failed
 from hlserve_router.sse import (
@@ -40,7 +41,7 @@ from hlserve_router.sse import (
     without_usage_chunks,
 )
 from hlserve_router.state import Failure, Finish, RidTravel
-from hlserve_router.upstream import Call, Discard, UpstreamClient
+from hlserve_router.upstream import Call, UpstreamClient
 
 
 class Downstream(Protocol):
@@ -156,15 +157,15 @@ class Relay:
 
     def _keep_alive(self, timeouts: Timeouts, now: float) -> None:
         """Opens a stream that would wait too long for its first event, and pings one that is silent."""
-        exchange = self.exchange
+        reply = self._reply
         if not self._opened:
-            if self._reply.is_stream and peek_is_over(timeouts, self._reply.head_at, now):
-                self._open(self._reply.status, self._reply.headers)
-            elif needs_ping(timeouts, exchange.arrived, now) and (self._reply.is_stream or not self._reply.head_at):
-                self._open(200, self._reply.headers if self._reply.is_stream else [STREAM])
+            if reply.is_stream and peek_is_over(timeouts, reply.head_at, now):
+                self._open(reply.status, reply.headers)
+            elif reply.may_be_stream and needs_ping(timeouts, self.exchange.arrived, now):
+                self._open(200, reply.headers if reply.is_stream else [STREAM])
         quiet = self._opened and needs_ping(timeouts, self._last_write, now)
-        if quiet and self._splitter.at_boundary and not self._reply.is_compressed:
-            self._write(PING[exchange.route.shape])
+        if quiet and self._splitter.at_boundary and not reply.is_compressed:
+            self._write(PING[self.exchange.route.shape])
 
     # from the queue ---------------------------------------------------------------------------------------------------
 
@@ -373,11 +374,7 @@ class Relay:
             self._down.start(made.status, [*made.headers, *identity(exchange)])
             self._down.write(made.body)
             self._down.finish()
-        elif (
-            (self._reply.is_stream or not self._reply.head_at)
-            and self._splitter.at_boundary
-            and not self._reply.is_compressed
-        ):
+        elif self._reply.may_be_stream and self._splitter.at_boundary and not self._reply.is_compressed:
             self._splitter.drop()
             self._down.write(error_event(refusal, exchange.route.shape, exchange.head.request_id))
             self._down.finish()
@@ -418,7 +415,7 @@ class Relay:
 
     def _open(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self._opened = True
-        if self._reply.is_stream or (status == 200 and not self._reply.head_at):
+        if self._reply.may_be_stream:
             headers = unbuffered(headers)
         self._last_write = self._now()
         self._down.start(status, for_client(headers, self.exchange))
@@ -430,10 +427,7 @@ class Relay:
     def _bind_response(self, data: bytes) -> None:
         exchange = self.exchange
         endpoint, pool = exchange.endpoint, exchange.pool
-        if (
-            exchange.route.name == "responses"
-            and endpoint is not None
-            and pool is not None
-            and pool.route.response_store
-        ):
+        if exchange.route.name != "responses" or endpoint is None or pool is None:
+            return
+        if pool.route.response_store:
             self.proxy.stored.bind_named(data, exchange.key.client, endpoint)

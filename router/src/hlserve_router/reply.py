@@ -41,6 +41,11 @@ class Reply:
         return self.is_stream and not self.is_compressed
 
     @property
+    def may_be_stream(self) -> bool:
+        """True for a stream, and before anything came: then the router itself may begin one."""
+        return self.is_stream or not self.head_at
+
+    @property
     def may_wait(self) -> bool:
         """True if the body can be held until it is complete."""
         return self.size_bytes <= WHOLE_BYTES and not self.is_stream

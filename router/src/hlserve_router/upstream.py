@@ -6,37 +6,19 @@ Connections are kept alive per engine and reused last in, first out.
 
 import asyncio
 import ssl
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol, cast
+from typing import Final, cast
 from urllib.parse import urlsplit
 
 import httptools
 
+from hlserve_router.receiver import Receiver
 from hlserve_router.state import EngineRequest, Failure
 
 JOIN_BYTES: Final = 16 * 1024
 """Smaller requests go out as one segment; larger bodies are not copied."""
 IDLE_SECONDS: Final = 4.0
 """Idle connections are dropped before the engine's own keep-alive of 5 s ends, so that reuse does not race with it."""
-
-
-class Receiver(Protocol):
-    """Who gets an engine's answer. Calls come in this order: head, data…, then end or failed, exactly once."""
-
-    def upstream_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """Status and end-to-end headers (names in lower case)."""
-
-    def upstream_data(self, data: bytes) -> None:
-        """Body bytes, unframed, as they came."""
-
-    def upstream_end(self) -> None:
-        """The message is complete."""
-
-    def upstream_failed(self, failure: Failure, detail: str) -> None:
-        """It broke. `detail` is for logs."""
-
-
 _HOP_BY_HOP: Final = frozenset(
     {
         b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-connection", b"te", b"trailer", b"transfer-encoding",
@@ -397,28 +379,3 @@ class UpstreamClient:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-class Discard:
-    """A receiver for calls whose answer does not matter (an abort)."""
-
-    __slots__ = ("_done",)
-
-    def __init__(self, done: Callable[[bool], None] | None = None) -> None:
-        self._done = done
-
-    def upstream_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """Ignored."""
-
-    def upstream_data(self, data: bytes) -> None:
-        """Ignored."""
-
-    def upstream_end(self) -> None:
-        """It arrived."""
-        if self._done is not None:
-            self._done(True)
-
-    def upstream_failed(self, failure: Failure, detail: str) -> None:
-        """It did not."""
-        if self._done is not None:
-            self._done(False)
