@@ -3,6 +3,7 @@
 import asyncio
 import json
 from itertools import groupby
+from time import monotonic
 
 import httpx
 import pytest
@@ -228,3 +229,27 @@ async def test_a_fault_strikes_after_the_chunks_of_all_choices(http: httpx.Async
     if kind != "reset":
         assert text.count("data: {") == 7
     assert "[DONE]" not in text
+
+
+async def test_ignored_aborts_let_all_choices_run_to_their_end(http: httpx.AsyncClient) -> None:
+    body = {**LONG, "max_tokens": 400, "stream": True}
+    async with running("--time-scale", "5") as engine:
+        await http.post(engine.url + "/sim/faults", json={"kind": "ignore_abort"})
+        async with http.stream("POST", engine.url + "/v1/chat/completions", json=body) as answer:
+            await anext(answer.aiter_lines())
+        await engine.server.driver.idle()
+        assert [record.output_tokens for record in engine.server.records] == [0, 400, 400, 400]
+
+
+async def test_a_slow_first_byte_comes_after_the_status_of_all_choices(http: httpx.AsyncClient) -> None:
+    body = {**LONG, "max_tokens": 4, "stream": True}
+    async with running(*FAST) as engine:
+        await http.post(engine.url + "/sim/faults", json={"kind": "slow_first_byte", "delay_ms": 300})
+        started = monotonic()
+        async with http.stream("POST", engine.url + "/v1/chat/completions", json=body) as answer:
+            status_after = monotonic() - started
+            text = "".join([part async for part in answer.aiter_text()])
+        ended_after = monotonic() - started
+    assert status_after < 0.3 <= ended_after
+    # Each choice: its role, four tokens and its end.
+    assert len(events(text)) == 3 * 6

@@ -149,12 +149,11 @@ class _ChatStream(ChoiceStream):
         super().__init__(api, order, live, created)
         head = {"id": live.rid, "object": "chat.completion.chunk", "created": created, "model": order.model}
         self._head = b'data: %b,"choices":[{"index":%d,"delta":' % (msgspec.json.encode(head)[:-1], index)
+        self._own_tails = order.continuous_usage or order.top_logprobs is not None
         self._said_role = False
 
     def tokens(self, start: int, stop: int) -> bytes:
-        head, pieces, order = self._head, self._live.reply.pieces, self._order
-        logged = order.top_logprobs is not None
-        own_tails = logged or order.continuous_usage
+        head, pieces, own_tails = self._head, self._live.reply.pieces, self._own_tails
         tail = b',"logprobs":null,"finish_reason":null,"matched_stop":null}]}\n\n'
         parts = []
         if not self._said_role:
@@ -162,7 +161,7 @@ class _ChatStream(ChoiceStream):
             parts.append(head + b'{"reasoning_content":null,"role":"assistant","content":""}' + tail)
         for at in range(start, stop):
             piece = pieces[at]
-            if piece.kind is Kind.SILENT and not logged:
+            if piece.kind is Kind.SILENT and self._order.top_logprobs is None:
                 continue
             if own_tails:
                 tail = self._own_tail(at)
@@ -181,10 +180,10 @@ class _ChatStream(ChoiceStream):
     def _delta(self, piece: Piece) -> bytes:
         text = msgspec.json.encode(piece.text)
         match piece.kind:
+            case Kind.CONTENT:
+                return b'{"reasoning_content":null,"content":' + text + b"}"
             case Kind.REASONING:
                 return b'{"reasoning_content":' + text + b"}"
-            case Kind.SILENT:
-                return b'{"reasoning_content":null}'
             case Kind.TOOL_NAME:
                 function = {"name": piece.text, "arguments": ""}
                 call = {"id": self._live.reply.tool_call_id, "index": 0, "type": "function", "function": function}
@@ -193,8 +192,8 @@ class _ChatStream(ChoiceStream):
                 fragment = {"name": None, "arguments": piece.text}
                 call = {"id": None, "index": 0, "type": "function", "function": fragment}
                 return msgspec.json.encode({"reasoning_content": None, "tool_calls": [call]})
-            case _:
-                return b'{"reasoning_content":null,"content":' + text + b"}"
+            case Kind.SILENT:
+                return b'{"reasoning_content":null}'
 
     def ending(self) -> bytes:
         live = self._live

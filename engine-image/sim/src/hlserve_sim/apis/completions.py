@@ -95,42 +95,40 @@ class _CompletionStream(ChoiceStream):
         super().__init__(api, order, live, created)
         head = {"id": live.rid, "object": "text_completion", "created": created, "model": order.model}
         self._head = b'data: %b,"choices":[{"index":%d,"text":' % (msgspec.json.encode(head)[:-1], index)
-        self._last = ""
-        self._written = 0
-        """Tokens whose events are out."""
+        self._own_tails = order.continuous_usage or order.top_logprobs is not None
+        self._held: int | None = None
+        """The last token, whose text goes out with the finish reason."""
 
     def tokens(self, start: int, stop: int) -> bytes:
         if self._live.done and stop == self._live.made and stop > start:
             stop -= 1  # the last token travels with the finish reason
-            self._last = self._live.reply.pieces[stop].text
-        self._written = stop
+            self._held = stop
+        if self._own_tails:
+            return b"".join(map(self._own_event, range(start, stop)))
         head, encode, pieces = self._head, msgspec.json.encode, self._live.reply.pieces
         tail = b',"logprobs":null,"finish_reason":null,"matched_stop":null}],"usage":null}\n\n'
-        if not (self._order.continuous_usage or self._order.top_logprobs is not None):
-            return b"".join([head + encode(pieces[at].text) + tail for at in range(start, stop)])
-        return b"".join([head + encode(pieces[at].text) + self._own_tail(at) for at in range(start, stop)])
+        return b"".join([head + encode(pieces[at].text) + tail for at in range(start, stop)])
 
-    def _own_tail(self, at: int) -> bytes:
-        """What follows the text of token `at` when each chunk carries usage, log probabilities or both."""
-        encode = msgspec.json.encode
+    def _own_event(self, at: int) -> bytes:
+        """The event of token `at` when each carries usage, log probabilities or both."""
+        encode, text = msgspec.json.encode, self._live.reply.pieces[at].text
         counted = running_usage(self._live, at + 1) if self._order.continuous_usage else None
         tail = b',"logprobs":%b,"finish_reason":null,"matched_stop":null}],"usage":%b}\n\n'
-        return tail % (encode(self._logged(at, at + 1)), encode(counted))
+        return self._head + encode(text) + tail % (encode(self._logged(at)), encode(counted))
 
-    def _logged(self, start: int, stop: int) -> dict[str, object] | None:
+    def _logged(self, at: int) -> dict[str, object] | None:
         top = self._order.top_logprobs
-        return None if top is None or stop <= start else completion_logprobs(self._live, start, stop, top)
+        return None if top is None else completion_logprobs(self._live, at, at + 1, top)
 
     def ending(self) -> bytes:
-        live = self._live
+        live, held = self._live, self._held
+        text = "" if held is None else live.reply.pieces[held].text
         end = {
-            "logprobs": self._logged(self._written, live.made),
+            "logprobs": None if held is None else self._logged(held),
             "finish_reason": live.finish,
             "matched_stop": matched_stop(live),
         }
-        return (
-            self._head + msgspec.json.encode(self._last) + b"," + msgspec.json.encode(end)[1:] + b'],"usage":null}\n\n'
-        )
+        return self._head + msgspec.json.encode(text) + b"," + msgspec.json.encode(end)[1:] + b'],"usage":null}\n\n'
 
     def failed(self, error: ApiError) -> bytes:
         return wire.sse({"error": flat(error)}) + wire.DONE
