@@ -4,6 +4,11 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
+# Every Python that starts here would die at its first import, so no target gets that far.
+ifneq ($(wildcard operator/__init__.py),)
+$(error operator/__init__.py shadows the standard library's operator module: delete that file)
+endif
+
 PYTHON ?= python3
 UV ?= uv
 VENV ?= .venv

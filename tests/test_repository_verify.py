@@ -79,7 +79,7 @@ def test_repository_verify_fails_when_operator_becomes_a_package(copy: Tree, mak
     (copy.root / "operator" / "__init__.py").touch()
     after = make(copy, "verify-repository")
     assert after.returncode != 0
-    assert "operator/__init__.py shadows the standard library's operator" in after.stdout
+    assert "operator/__init__.py shadows the standard library's operator module: delete that file" in after.stdout
 
 
 def test_repository_verify_fails_on_an_unformatted_file(copy: Tree, make: Make) -> None:
