@@ -26,10 +26,14 @@ async def waiting(http: httpx.AsyncClient, engine: Running, runs: Ask, waits: As
         await http.post(engine.url + "/v1/completions", json=body)
 
     async def decodes() -> bool:
-        return (await samples(http, engine.url))["hlserve_engine_stage_info", ("decode",)] == 1
+        page = await samples(http, engine.url)
+        return engine.server.driver.gauges().running == 1 and page["hlserve_engine_stage_info", ("decode",)] == 1
 
     async def queues() -> bool:
-        return engine.server.driver.gauges().queued == 1
+        """What has just arrived waits for no reason yet: the engine looks at it after the step that runs."""
+        page = await samples(http, engine.url)
+        name = "hlserve_engine_queue_reason_requests"
+        return sum(value for (metric, label), value in page.items() if metric == name and label != ("none",)) == 1
 
     tasks = [asyncio.create_task(send(runs))]
     await until(decodes)
