@@ -11,7 +11,7 @@ from hlserve_router.pools import Keyrings, Pools
 from hlserve_router.testing.documents import AGENT_KEY, INTERACTIVE_KEY, a_class, a_key, a_keyring, a_pool, a_table
 from hlserve_router.testing.engine import ScriptedEngine, Session
 from hlserve_router.testing.running import RunningRouter
-from hlserve_router.testing.scripts import DONE, ORDINARY, delta
+from hlserve_router.testing.scripts import DONE, ORDINARY, begun_until, delta
 from hlserve_router.testing.stage import Stage
 
 CHAT = "/v1/chat/completions"
@@ -153,16 +153,7 @@ def test_two_clients_with_one_key_are_both_refused() -> None:
 async def test_b66_an_engine_that_drains_keeps_its_streams_and_gets_nothing_new(stage: Stage) -> None:
     release = asyncio.Event()
 
-    async def play(session: Session) -> None:
-        if not session.request.json.get("stream"):
-            await ORDINARY(session)
-            return
-        await session.head()
-        await session.write(delta("A"))
-        await session.until(release)
-        await session.write(DONE)
-        await session.end()
-
+    play = begun_until(release)
     one, two = await stage.engine(play), await stage.engine(play)
     router = await stage.router(a_table(a_pool("agents", one.url, two.url), a_class("agent", "agents")))
     streams = [asyncio.create_task(router.post(CHAT, {**NS, "stream": True})) for _ in range(10)]

@@ -15,7 +15,7 @@ from hlserve_router.supervisor import merge, merge_pages, samples
 from hlserve_router.testing.documents import AGENT_KEY
 from hlserve_router.testing.engine import Session, scripted_engine
 from hlserve_router.testing.process import plain_client, router_process, start
-from hlserve_router.testing.scripts import DONE, ORDINARY, delta, event
+from hlserve_router.testing.scripts import DONE, ORDINARY, begun_until, delta, event
 
 CHAT = "/v1/chat/completions"
 NS: dict[str, Any] = {"model": "m1", "messages": [{"role": "user", "content": "hi"}]}
@@ -157,15 +157,7 @@ async def test_b76_workers_share_one_port_and_counters_survive_one_that_is_kille
     name = 'hlserve_router_requests_total{class="agent",outcome="ok",pool="agents",reason=""}'
     release = asyncio.Event()
 
-    async def play(session: Session) -> None:
-        if not session.request.json.get("stream"):
-            await ORDINARY(session)
-            return
-        await session.head()
-        await session.write(delta("A"))
-        await session.until(release)
-        await session.write(DONE)
-        await session.end()
+    play = begun_until(release)
 
     async def ask(body: Any) -> int:
         async with plain_client() as http:  # a new connection each time, so that both workers get some

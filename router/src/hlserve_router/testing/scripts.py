@@ -99,3 +99,16 @@ def in_turn(*plays: Play) -> Play:
 
 ORDINARY = either(stream(delta("Hel"), delta("lo"), STOP, usage_event(), DONE), reply())
 """An engine that just works."""
+
+
+def begun_until(release: asyncio.Event) -> Play:
+    """A stream gives one token and then waits for the event; what is not streamed is ordinary."""
+
+    async def play(session: Session) -> None:
+        await session.head()
+        await session.write(delta("A"))
+        await session.until(release)
+        await session.write(DONE)
+        await session.end()
+
+    return either(play, ORDINARY)
