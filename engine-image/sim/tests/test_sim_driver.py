@@ -152,3 +152,15 @@ async def test_a_broken_engine_is_reported_and_not_swallowed() -> None:
     driver = Driver(_BrokenEngine(), Clock(1.0), Seen(), broken.set_result)  # type: ignore[arg-type]
     driver.submit(live("r", 10, 5))
     assert str(await broken) == "no KV left"
+
+
+async def test_everyone_who_waits_for_a_request_is_told() -> None:
+    request = live("shared", 10, 10)
+    waits = [
+        asyncio.create_task(request.lost()),
+        asyncio.create_task(request.changed(0)),
+        asyncio.create_task(request.lost()),
+    ]
+    await asyncio.sleep(0)
+    request.lose_client()
+    await asyncio.wait_for(asyncio.gather(*waits), 5)

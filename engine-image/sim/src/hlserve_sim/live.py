@@ -31,7 +31,7 @@ class Live:
     ended: FinishReason | None = None
     refused: Refused | None = None
     client_gone: bool = False
-    _waiter: asyncio.Future[None] | None = field(default=None, repr=False)
+    _waiters: list[asyncio.Future[None]] = field(default_factory=list, repr=False)
 
     def engine_request(self) -> EngineRequest:
         """The same request in the engine's terms."""
@@ -59,9 +59,10 @@ class Live:
         return "abort" if self.ended is FinishReason.ABORT else self.reply.finish
 
     def wake(self) -> None:
-        """Tell the waiting task that something changed."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        """Tell the waiting tasks that something changed."""
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def lose_client(self) -> None:
         """Nobody reads the answer any more."""
@@ -69,7 +70,7 @@ class Live:
         self.wake()
 
     async def changed(self, seen: int) -> None:
-        """Wait until more than `seen` tokens are made, the request is done, or the client is gone. One waiter at a time."""
+        """Wait until more than `seen` tokens are made, the request is done, or the client is gone."""
         while self.made <= seen and not self.done and not self.client_gone:
             await self._wait()
 
@@ -84,8 +85,9 @@ class Live:
             await self._wait()
 
     async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
         try:
-            await self._waiter
+            await waiter
         finally:
-            self._waiter = None
+            self._waiters.remove(waiter)
