@@ -164,6 +164,10 @@ def test_the_command_writes_a_report_of_every_seed(tmp_path: Path) -> None:
         "hlserve_ran",
     }
     assert report.manifest.clock == "virtual"
+    assert report.manifest.flags is not None
+    assert set(report.manifest.flags) == {"class_blind", "hlserve"}
+    assert report.manifest.flags["hlserve"]["chat"] == report.arms.hlserve.pools["chat"].flags
+    assert "--max-running-requests 21" in report.manifest.flags["hlserve"]["chat"]
     assert "</html>" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 

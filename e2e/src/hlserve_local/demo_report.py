@@ -1,6 +1,6 @@
 """Both arms' records → report files. The one place where the demo's runs, live or virtual, become a report."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -58,7 +58,7 @@ def report(
         hlserve=hlserve,
         timing=run.timing,
         slo=run.cell.slo,
-        manifest=_manifest(run, ours),
+        manifest=_manifest(run, ours, {"class_blind": class_blind, "hlserve": hlserve}),
         chat_pool=ours.arm.chat_pool,
         agent_pool=ours.arm.agent_pool,
         bounds=bounds,
@@ -80,7 +80,7 @@ def failures(result: Report) -> list[str]:
     return [check.sentence for check in result.checks if not check.passed]
 
 
-def _manifest(run: DemoRun, arm: DemoArm) -> Manifest:
+def _manifest(run: DemoRun, arm: DemoArm, arms: Mapping[str, ArmReport]) -> Manifest:
     origin = collect(Path(__file__).resolve().parent)
     spec = run.workload.spec
     return Manifest(
@@ -94,6 +94,7 @@ def _manifest(run: DemoRun, arm: DemoArm) -> Manifest:
         model=arm.model,
         machine=origin.machine,
         workload_sha256=run.workload.digest,
+        flags={key: {name: list(pool.flags) for name, pool in one.pools.items()} for key, one in arms.items()},
         load={
             "chat_rps": spec.chat_rps,
             "agent_sessions": float(spec.agent_sessions),

@@ -180,6 +180,9 @@ class Manifest(Part):
     model: str = Field(description="The modelled model.")
     machine: str = Field(description="What the run itself ran on.")
     workload_sha256: str = Field(description="Hash of the workload: equal for both arms.")
+    flags: dict[str, dict[str, list[str]]] | None = Field(
+        default=None, description="Engine flags by arm and pool; null where they were not recorded here."
+    )
     load: dict[str, float] = Field(description="The load's parameters.")
     rules: list[str] = Field(description="How the traces were cut and scaled.")
     traces: list[str] = Field(description="Traces, with licence and attribution.")
