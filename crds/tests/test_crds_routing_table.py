@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from pydantic import ValidationError
 
 from hlserve_api.compile import (
     CLASS_DEFAULTS,
@@ -29,6 +30,8 @@ from hlserve_api.routing import (
     RoutingTable,
     ShardDigest,
     UnsupportedSchemaVersionError,
+    WrongDocumentError,
+    parse_engine_credentials,
     parse_keyring,
     parse_table,
 )
@@ -213,6 +216,7 @@ def _table(*pools: tuple[ServingPool, PoolRuntime]) -> RoutingTable:
 RUNTIME = PoolRuntime(
     max_in_flight=25,
     in_flight_tokens=90_000,
+    kv_tokens=400_000,
     queue_ttl_milliseconds=800,
     context_length=32_768,
     priority_order=PriorityOrder.HIGHER_FIRST,
@@ -231,10 +235,11 @@ def test_pool_route_joins_spec_and_runtime() -> None:
         "model": "llama-3.1-8b",
         "aliases": ["small"],
         "service": None,
-        "endpoints": [{"url": "http://10.0.0.7:30000", "id": ""}],
+        "endpoints": [{"url": "http://10.0.0.7:30000", "id": "", "name": ""}],
         "priorityOrder": "HigherFirst",
         "maxInFlight": 25,
         "inFlightTokens": 90_000,
+        "kvTokens": 400_000,
         "queueTtlMilliseconds": 800,
         "contextLength": 32_768,
         "draining": ["a", "b"],
@@ -270,10 +275,46 @@ def test_documents_match_their_published_schema() -> None:
     assert table["pools"][0]["service"] == "agents"
 
 
-@pytest.mark.parametrize(("parse", "kind"), [(parse_table, "RoutingTable"), (parse_keyring, "Keyring")])
-def test_readers_ignore_unknown_fields_and_refuse_a_higher_version(parse: Any, kind: str) -> None:
-    assert parse('{"schemaVersion": 1, "generation": "g", "fieldOfTomorrow": 1}').generation == "g"
-    with pytest.raises(
-        UnsupportedSchemaVersionError, match=f"{kind} has schemaVersion 2, but this program reads up to 1: upgrade it"
-    ):
-        parse('{"schemaVersion": 2, "generation": "g"}')
+EMPTY: dict[str, tuple[Any, dict[str, Any]]] = {
+    "RoutingTable": (parse_table, {"pools": [], "classes": []}),
+    "Keyring": (parse_keyring, {"keys": []}),
+    "EngineCredentials": (parse_engine_credentials, {"pools": {}}),
+}
+WORDS = {
+    "RoutingTable": "a routing table",
+    "Keyring": "a keyring",
+    "EngineCredentials": "a file of engine credentials",
+}
+
+
+@pytest.mark.parametrize("kind", EMPTY)
+def test_readers_ignore_unknown_fields_and_refuse_a_higher_version(kind: str) -> None:
+    parse, content = EMPTY[kind]
+    head = {"schemaVersion": 1, "generation": "g", "fieldOfTomorrow": 1}
+    assert parse(json.dumps(head | content)).generation == "g"
+    for newer in (content, {}):  # a version may also leave out what this one needs
+        with pytest.raises(
+            UnsupportedSchemaVersionError,
+            match=f"{kind} has schemaVersion 2, but this program reads up to 1: upgrade it",
+        ):
+            parse(json.dumps({"schemaVersion": 2, "generation": "g"} | newer))
+
+
+@pytest.mark.parametrize("found", EMPTY)
+@pytest.mark.parametrize("wanted", EMPTY)
+def test_a_document_in_the_place_of_another_is_named(wanted: str, found: str) -> None:
+    parse = EMPTY[wanted][0]
+    text = json.dumps({"schemaVersion": 1, "generation": "g", **EMPTY[found][1]})
+    if wanted == found:
+        assert parse(text).generation == "g"
+        return
+    with pytest.raises(WrongDocumentError) as caught:
+        parse(text)
+    assert str(caught.value) == f"This is {WORDS[found]}, and {WORDS[wanted]} is asked for here: name the right file."
+
+
+@pytest.mark.parametrize("text", ['{"generation": "g"}', "[]", "{"])
+@pytest.mark.parametrize("kind", EMPTY)
+def test_a_document_of_no_kind_is_not_taken_for_an_empty_one(kind: str, text: str) -> None:
+    with pytest.raises(ValidationError):
+        EMPTY[kind][0](text)

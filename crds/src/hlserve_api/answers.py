@@ -48,6 +48,7 @@ class Reason(StrEnum):
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     BODY_TOO_LARGE = "body_too_large"
     INPUT_TOO_LARGE = "input_too_large"
+    OUTPUT_TOO_LARGE = "output_too_large"
     HEADERS_TOO_LARGE = "headers_too_large"
     KEY_REQUESTS = "key_requests"
     KEY_TOKENS = "key_tokens"
@@ -96,7 +97,7 @@ def _answers() -> dict[Reason, Answer]:
     r = Reason
     add(
         400, Outcome.REJECTED, r.INVALID_JSON, r.MISSING_MODEL, r.DUPLICATE_FIELD, r.RESERVED_FIELD, r.UNKNOWN_CLASS,
-        r.MEDIA_NOT_ALLOWED, r.RESPONSE_STORE_OFF,
+        r.MEDIA_NOT_ALLOWED, r.RESPONSE_STORE_OFF, r.OUTPUT_TOO_LARGE,
     )  # fmt: skip
     add(
         401, Outcome.REJECTED, r.MISSING_KEY, r.INVALID_KEY, r.KEY_EXPIRED, r.KEY_NOT_YET_VALID, r.CONFLICTING_KEYS,
@@ -193,7 +194,9 @@ REASON_MEANINGS: Final = {
     Reason.UNSUPPORTED_MEDIA_TYPE: "The body must be sent as `application/json`.",
     Reason.BODY_TOO_LARGE: "The body has more bytes than the router takes.",
     Reason.INPUT_TOO_LARGE: "The prompt is longer than the class or the model allows: shorten it.",
-    Reason.HEADERS_TOO_LARGE: "The headers have more bytes than the router takes.",
+    Reason.OUTPUT_TOO_LARGE: "The class limits the length of replies, and the request asks for more or names no limit: send one that "
+    "is not above it.",
+    Reason.HEADERS_TOO_LARGE: "The head has more bytes or headers than the router takes.",
     Reason.KEY_REQUESTS: "The client's requests per minute are used up: wait as `Retry-After` says.",
     Reason.KEY_TOKENS: "The client's tokens per minute are used up: wait as `Retry-After` says.",
     Reason.KEY_CONCURRENCY: "The client has as many requests running as it may: wait for one to end.",

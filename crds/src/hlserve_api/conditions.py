@@ -52,6 +52,7 @@ class ConditionReason(StrEnum):
     FLOATING_IMAGE_TAG = "FloatingImageTag"
     IMAGE_PULL_FAILED = "ImagePullFailed"
     INSUFFICIENT_GPU = "InsufficientGPU"
+    KEYRING_FULL = "KeyringFull"
     LEADER_WORKER_SET_MISSING = "LeaderWorkerSetMissing"
     MALFORMED_KEY = "MalformedKey"
     MET = "Met"
@@ -59,6 +60,7 @@ class ConditionReason(StrEnum):
     MODE_MISMATCH = "ModeMismatch"
     NAME_TAKEN = "NameTaken"
     NOT_CALIBRATED = "NotCalibrated"
+    NOT_YET_VALID = "NotYetValid"
     NO_ROUTER = "NoRouter"
     NO_TRAFFIC = "NoTraffic"
     OVERCOMMITTED = "Overcommitted"
@@ -138,6 +140,10 @@ _NAME_TAKEN: Final = _false(
 _PRUNED_FIELD: Final = _false(
     _R.PRUNED_FIELD,
     "The installed CRD is older than the operator and dropped a field: upgrade the hlserve-crds release.",
+)
+_KEYRING_FULL: Final = _false(
+    _R.KEYRING_FULL,
+    "The shard of the keyring that the key belongs to is full: raise the chart's keyring.shards. The newest clients are left out.",
 )
 
 _SERVING_POOL: Final = (
@@ -279,6 +285,8 @@ _CLIENT_KEY: Final = (
             _false(_R.WEAK_KEY, "No credential is left, because the keys are too weak."),
             _false(_R.MALFORMED_KEY, "No credential is left, because no client could send the keys."),
             _false(_R.EXPIRED, "Every credential has expired."),
+            _false(_R.NOT_YET_VALID, "No credential is valid yet; the message says when the first one starts."),
+            _KEYRING_FULL,
             _PERMISSION_DENIED, _PRUNED_FIELD,
         ),
     ),
@@ -292,6 +300,7 @@ _CLIENT_KEY: Final = (
             _false(_R.WEAK_KEY, "A key has fewer than 16 characters and is refused: make a new one with `hlserve keys new`."),
             _false(_R.MALFORMED_KEY, "A key or digest has characters that no client can send: make a new one with `hlserve keys new`."),
             _false(_R.EXPIRED, "A credential is past its notAfter: remove it, or make a new one."),
+            _KEYRING_FULL,
         ),
     ),
 )  # fmt: skip

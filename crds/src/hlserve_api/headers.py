@@ -46,16 +46,45 @@ FORWARDED_TO_ENGINE: Final = frozenset(
 )
 """Request headers that pass to an engine. An allow-list: everything else a client sends stops at the router."""
 
+PASSED_TO_CLIENT: Final = frozenset(
+    {
+        "cache-control",
+        "content-disposition",
+        "content-encoding",
+        "content-language",
+        "content-length",
+        "content-type",
+        "etag",
+        "last-modified",
+        "retry-after",
+        "retry-after-ms",
+        "vary",
+    }
+)
+PASSED_TO_CLIENT_PREFIXES: Final = ("anthropic-", "openai-", "x-ratelimit-")
+"""Headers of an engine's answer that pass to the client, and beginnings of such names. An allow-list: what an engine says
+of itself, of its cluster or of its credentials stops at the router."""
+
 KNOWN_SESSION_HEADERS: Final = (
     SESSION,
-    "x-claude-code-session-id",
-    "x-codex-session-id",
-    "session_id",
     "x-session-id",
+    "x-claude-code-session-id",
+    "session-id",
+    "session_id",
+    "x-codex-session-id",
     "x-session-affinity",
+    "x-opencode-session",
     "x-conversation-id",
+    "conversation_id",
 )
 """Headers that name an agent's session, best first. Request and trace ids are never used for affinity."""
+
+KNOWN_SUBAGENT_HEADERS: Final = (
+    "x-claude-code-agent-id",
+    "thread-id",
+    "x-openai-subagent",
+)
+"""Headers by which known agents tell the sub-agents of one session apart, best first (Claude Code, Codex, Codex)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +118,13 @@ HEADERS: Final = (
     HeaderDoc(
         KNOWN_SESSION_HEADERS[1:],
         "in",
-        "Affinity keys of known agents, used in this order if `x-hlserve-session` is absent.",
+        "Affinity keys of known agents, used in this order if `x-hlserve-session` is absent; then the body's `prompt_cache_key` and "
+        "`metadata.user_id`, then the prompt's first turn after the system messages.",
+    ),
+    HeaderDoc(
+        KNOWN_SUBAGENT_HEADERS,
+        "in",
+        "Sub-agents of one session, which refine its affinity key: each has a prefix of its own, and goes where that is cached.",
     ),
     HeaderDoc(
         (REQUEST_ID, REQUEST_ID_ANTHROPIC),

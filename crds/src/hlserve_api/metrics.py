@@ -56,8 +56,17 @@ POOL: Final = Label("pool", "ServingPool that the request went to; empty if it w
 OUTCOME: Final = Label("outcome", "How the request ended.", values=tuple(Outcome))
 REASON: Final = Label("reason", "Why the router answered itself; empty if it did not.", values=("", *Reason))
 CLIENT: Final = Label("client", "ClientKey name.", cap=200)
-ENDPOINT: Final = Label("endpoint", "Replica of the pool, by id.", cap=512)
+ENDPOINT: Final = Label("endpoint", "Replica of the pool, by its pod's name, else by id.", cap=512)
 MODE: Final = Label("mode", "Mode of the pool.", values=tuple(Mode))
+DOCUMENTS: Final = ("table", "keyring", "engine_credentials", "certificate")
+"""What the router reads and may refuse."""
+SOURCES: Final = ("table", "keyring", "engine_credentials", "endpoints")
+"""What the router hears of again and again."""
+RECONCILED: Final = Label(
+    "kind",
+    "ServingPool: one pool; access: the routing table, the keyrings and all classes and keys.",
+    ("ServingPool", "access"),
+)
 INTENT: Final = Label("intent", "Intent of the class.", values=tuple(Intent))
 
 LATENCY_SECONDS: Final = (
@@ -140,6 +149,10 @@ ROUTER: Final = (
     _counter(
         "hlserve_router_class_advice_total", "Requests that look like another class than theirs; advice only.", CLASS,
         Label("looks_like", "Intent that the heuristics see.", tuple(Intent)),
+        Label(
+            "evidence", "program: an agent program's name or session header; pace: the think time of the session's rounds.",
+            ("program", "pace"),
+        ),
     ),
     _counter(
         "hlserve_router_client_gone_total", "Clients that went away, by how far the request was.", CLASS,
@@ -160,9 +173,24 @@ ROUTER: Final = (
     _gauge("hlserve_router_table_applied_timestamp_seconds", "When the table in force was applied, Unix time.", unit="seconds"),
     _counter(
         "hlserve_router_document_errors_total", "Documents that were refused; the last good one stays in force.",
-        Label("document", "Which.", ("table", "keyring")),
+        Label("document", "Which.", DOCUMENTS),
+    ),
+    _gauge(
+        "hlserve_router_source_age_seconds", "Since the source was last read or heard of; what was known stays in force meanwhile.",
+        Label("source", "Which; of several of a kind the one that is oldest.", SOURCES), unit="seconds",
+    ),
+    _counter(
+        "hlserve_router_watch_restarts_total", "Watches of the Kubernetes API that ended before their time.",
+        Label("source", "What was watched.", SOURCES),
+        Label("cause", "closed: by the server; gone: it was too old; silent: nothing came; failed: anything else.",
+              ("closed", "gone", "silent", "failed")),
     ),
     _gauge("hlserve_router_keys", "Credentials in the keyring in force."),
+    _gauge("hlserve_router_limits_store_up", "1 while the shared store of limits answers, else 0; absent without one."),
+    _gauge("hlserve_router_limits_routers", "Router processes that share limits, as last known."),
+    _seconds("hlserve_router_limits_store_seconds", "Time of one message to the store of limits and back.", OVERHEAD_SECONDS),
+    _counter("hlserve_router_limits_store_errors_total", "Messages to the store of limits that got no answer."),
+    _counter("hlserve_router_limits_waits_total", "Requests that waited for a new lease of their client's limits.", CLASS),
     _counter("hlserve_router_internal_errors_total", "Faults of the router itself; each is logged with its traceback."),
 )  # fmt: skip
 
@@ -198,17 +226,23 @@ ENGINE: Final = (
 OPERATOR: Final = (
     _counter(
         "hlserve_operator_reconciles_total", "Reconciles that ended, each exactly once.",
-        Label("kind", "Kind of the object.", ("ServingPool", "WorkloadClass", "ClientKey")),
-        Label("outcome", "How it ended.", ("unchanged", "changed", "waiting", "user_error", "retry", "failed")),
+        RECONCILED,
+        Label(
+            "outcome", "How it ended: nothing to write; something written; the API server out of reach or busy; something failed.",
+            ("unchanged", "changed", "retry", "failed"),
+        ),
     ),
     _seconds(
-        "hlserve_operator_reconcile_seconds", "Time of one reconcile.", LATENCY_SECONDS,
-        Label("kind", "Kind of the object.", ("ServingPool", "WorkloadClass", "ClientKey")),
+        "hlserve_operator_reconcile_seconds", "Time of one reconcile.", LATENCY_SECONDS, RECONCILED,
     ),
     _gauge("hlserve_operator_queue_depth", "Objects that wait to be reconciled."),
+    _counter("hlserve_operator_api_writes_total", "Writes to the Kubernetes API that succeeded."),
+    _gauge("hlserve_operator_watch_age_seconds", "Since the watch brought an event, a bookmark or a list.",
+           Label("resource", "Kind that is watched.", cap=16), unit="seconds"),
     _gauge("hlserve_operator_is_leader", "1 if this replica holds the Lease, else 0."),
     _gauge("hlserve_operator_pool_replicas", "Replicas of a pool, by state.", POOL,
            Label("state", "State of the replica.", ("desired", "ready", "updated", "draining"))),
+    _gauge("hlserve_operator_pool_wanted_replicas", "Replicas that the load of a pool asks for; autoscalers read it.", POOL),
     _gauge("hlserve_operator_pool_condition", "1 if the condition is True, 0 if False, -1 if Unknown.", POOL,
            Label("condition", "Type of the condition.", cap=16)),
     _gauge("hlserve_operator_pool_slo_target_seconds", "Latency target of an Interactive pool.", POOL,

@@ -1,14 +1,16 @@
-"""The documents that the operator (or `hlserve up`) writes and the router reads: `RoutingTable` and `Keyring`.
+"""The documents that the operator (or `hlserve up`) writes and the router reads: table, keyring and engine credentials.
 
-Both are JSON with camelCase names. Readers ignore unknown fields, so that neighbouring versions work together, and refuse a
+All are JSON with camelCase names. Readers ignore unknown fields, so that neighbouring versions work together, and refuse a
 higher `schemaVersion` (see `SCHEMA_VERSION`) while they keep the last good document.
 """
 
+import json
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic.alias_generators import to_camel
 
 SCHEMA_VERSION: Final = 1
@@ -20,7 +22,9 @@ Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 class Document(BaseModel):
     """A node of a document: frozen, camelCase on the wire, unknown fields ignored."""
 
-    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore")
+    model_config = ConfigDict(
+        frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore", hide_input_in_errors=True
+    )
 
 
 class Mode(StrEnum):
@@ -91,6 +95,9 @@ class Endpoint(Document):
 
     url: str = Field(description="Base URL without a trailing slash, e.g. http://10.0.0.7:30000.", max_length=512)
     id: str = Field(default="", description="Stable id (pod UID on a cluster); empty: the URL.", max_length=128)
+    name: str = Field(
+        default="", description="Name in metrics and reports (pod name on a cluster); empty: the id.", max_length=253
+    )
 
 
 class PoolRoute(Document):
@@ -110,6 +117,12 @@ class PoolRoute(Document):
     )
     in_flight_tokens: int | None = Field(
         default=None, ge=1, description="Tokens in flight per replica; unset: no bound."
+    )
+    kv_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Tokens that the KV cache of a replica holds. A HumanLess pool keeps its active sessions inside it; unset: as the "
+        "engine says, and no bound if it does not.",
     )
     queue_ttl_milliseconds: int | None = Field(
         default=None, ge=0, description="Longest wait; the smaller of this and the class's counts."
@@ -230,8 +243,8 @@ class RoutingTable(Document):
     schema_version: int = Field(default=SCHEMA_VERSION, ge=1, description="Readers refuse a higher one than they know.")
     generation: str = Field(description="Hash of the content.")
     keyring_shards: tuple[ShardDigest, ...] = Field(default=(), description="Every shard of the keyring.")
-    pools: tuple[PoolRoute, ...] = Field(default=(), description="Pools, by name.")
-    classes: tuple[ClassRoute, ...] = Field(default=(), description="Classes, by name.")
+    pools: tuple[PoolRoute, ...] = Field(description="Pools, by name.")
+    classes: tuple[ClassRoute, ...] = Field(description="Classes, by name.")
 
 
 class KeyLimits(Document):
@@ -276,7 +289,47 @@ class Keyring(Document):
 
     schema_version: int = Field(default=SCHEMA_VERSION, ge=1, description="Readers refuse a higher one than they know.")
     generation: str = Field(description="Hash of the content.")
-    keys: tuple[KeyEntry, ...] = Field(default=(), description="Credentials of this shard, by digest.")
+    keys: tuple[KeyEntry, ...] = Field(description="Credentials of this shard, by digest.")
+
+
+class EngineTrust(Document):
+    """How the routers know that they speak TLS to a pool's own engines."""
+
+    ca: str = Field(
+        default="", description="Certificates of the CA, as PEM; empty: those that the router's system trusts."
+    )
+    server_name: str = Field(
+        default="",
+        max_length=253,
+        description="Name that an engine's certificate must carry; empty: `<service>.<namespace>.svc` for pods, which have "
+        "addresses only, else the host of the endpoint's URL.",
+    )
+
+
+class EngineCredential(Document):
+    """What the routers need to be served by one pool's engines."""
+
+    api_key: str = Field(
+        default="",
+        max_length=4096,
+        pattern=r"^[\x21-\x7e]*$",
+        repr=False,
+        description="Key that the engines ask for, sent as `Authorization: Bearer`; empty: none.",
+    )
+    tls: EngineTrust | None = Field(
+        default=None,
+        description="Set: the pool's pods speak TLS. Engines with an endpoint URL speak what the URL says.",
+    )
+
+
+class EngineCredentials(Document):
+    """Secret `hlserve-engine-credentials`, key `engine-credentials.json`."""
+
+    schema_version: int = Field(default=SCHEMA_VERSION, ge=1, description="Readers refuse a higher one than they know.")
+    generation: str = Field(default="", description="Hash of the content.")
+    pools: dict[Name, EngineCredential] = Field(
+        description="Credentials by pool; a pool that needs none may be left out."
+    )
 
 
 TABLE_CONFIG_MAP: Final = "hlserve-routing-table"
@@ -284,11 +337,16 @@ TABLE_KEY: Final = "table.json"
 KEYRING_SECRET_PREFIX: Final = "hlserve-keyring-"
 KEYRING_KEY: Final = "keyring.json"
 ENGINE_CREDENTIALS_SECRET: Final = "hlserve-engine-credentials"
+ENGINE_CREDENTIALS_KEY: Final = "engine-credentials.json"
 DEFAULT_KEYRING_SHARDS: Final = 4
 
 
-class UnsupportedSchemaVersionError(ValueError):
-    """A document of a newer version than this reader knows. The reader keeps its last good document."""
+class DocumentError(ValueError):
+    """A document that a reader refuses as a whole. The reader keeps its last good one."""
+
+
+class UnsupportedSchemaVersionError(DocumentError):
+    """A document of a newer version than this reader knows."""
 
     def __init__(self, kind: str, found: int) -> None:
         super().__init__(
@@ -296,17 +354,70 @@ class UnsupportedSchemaVersionError(ValueError):
         )
 
 
+class WrongDocumentError(DocumentError):
+    """A document of another kind than the one that is asked for."""
+
+    def __init__(self, wanted: str, found: str) -> None:
+        super().__init__(f"This is {found}, and {wanted} is asked for here: name the right file.")
+
+
 def parse_table(data: bytes | str) -> RoutingTable:
-    """Parse `table.json`. Raises UnsupportedSchemaVersionError, or pydantic.ValidationError for a broken document."""
-    table = RoutingTable.model_validate_json(data)
-    if table.schema_version > SCHEMA_VERSION:
-        raise UnsupportedSchemaVersionError("RoutingTable", table.schema_version)
-    return table
+    """Parse `table.json`. Raises DocumentError, or pydantic.ValidationError for a broken document."""
+    return _parse(RoutingTable, data)
 
 
 def parse_keyring(data: bytes | str) -> Keyring:
-    """Parse `keyring.json`. Raises UnsupportedSchemaVersionError, or pydantic.ValidationError for a broken document."""
-    keyring = Keyring.model_validate_json(data)
-    if keyring.schema_version > SCHEMA_VERSION:
-        raise UnsupportedSchemaVersionError("Keyring", keyring.schema_version)
-    return keyring
+    """Parse `keyring.json`. Raises DocumentError, or pydantic.ValidationError for a broken document."""
+    return _parse(Keyring, data)
+
+
+def parse_engine_credentials(data: bytes | str) -> EngineCredentials:
+    """Parse `engine-credentials.json`. Raises DocumentError, or pydantic.ValidationError for a broken document."""
+    return _parse(EngineCredentials, data)
+
+
+_Kind = TypeVar("_Kind", RoutingTable, Keyring, EngineCredentials)
+_WORDS: Final[dict[type[Document], str]] = {
+    RoutingTable: "a routing table",
+    Keyring: "a keyring",
+    EngineCredentials: "a file of engine credentials",
+}
+
+
+def _parse(kind: type[_Kind], data: bytes | str) -> _Kind:
+    try:
+        document = kind.model_validate_json(data)
+    except ValidationError:
+        # What is wrong inside says little where the file is another one, or newer than all that is known here.
+        _look_outside(kind, data)
+        raise
+    if document.schema_version > SCHEMA_VERSION:
+        raise UnsupportedSchemaVersionError(kind.__name__, document.schema_version)
+    return document
+
+
+def _look_outside(kind: type[Document], data: bytes | str) -> None:
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    if not isinstance(content, dict):
+        return
+    found = _kind_of(content)
+    if found is not None and found is not kind:
+        raise WrongDocumentError(_WORDS[kind], _WORDS[found])
+    version = content.get("schemaVersion")
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise UnsupportedSchemaVersionError(kind.__name__, version)
+
+
+def _kind_of(content: Mapping[str, object]) -> type[Document] | None:
+    """The kind of a document, by the members that no other kind has; None: it has none of them, or several."""
+    found: list[type[Document]] = []
+    if "classes" in content or isinstance(content.get("pools"), list):
+        found.append(RoutingTable)
+    if "keys" in content:
+        found.append(Keyring)
+    if isinstance(content.get("pools"), dict):
+        found.append(EngineCredentials)
+    return found[0] if len(found) == 1 else None

@@ -36,6 +36,7 @@ class PoolRuntime:
 
     max_in_flight: int | None = None
     in_flight_tokens: int | None = None
+    kv_tokens: int | None = None
     queue_ttl_milliseconds: int | None = None
     context_length: int | None = None
     priority_order: PriorityOrder = PriorityOrder.NONE
@@ -148,6 +149,7 @@ def compile_pool(pool: ServingPool, runtime: PoolRuntime) -> PoolRoute:
         priority_order=runtime.priority_order,
         max_in_flight=runtime.max_in_flight,
         in_flight_tokens=runtime.in_flight_tokens,
+        kv_tokens=runtime.kv_tokens,
         queue_ttl_milliseconds=runtime.queue_ttl_milliseconds,
         context_length=runtime.context_length,
         draining=tuple(sorted(runtime.draining)),

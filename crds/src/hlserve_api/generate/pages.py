@@ -17,16 +17,18 @@ from hlserve_api.answers import (
 from hlserve_api.compile import CLASS_DEFAULTS
 from hlserve_api.conditions import CONDITIONS
 from hlserve_api.generate.markdown import page, table
-from hlserve_api.headers import FORWARDED_TO_ENGINE, HEADERS
+from hlserve_api.headers import FORWARDED_TO_ENGINE, HEADERS, PASSED_TO_CLIENT, PASSED_TO_CLIENT_PREFIXES
 from hlserve_api.metrics import BENCH, ENGINE, METRICS, OPERATOR, OTHER, ROUTER, Label, Metric
 from hlserve_api.routing import (
     DEFAULT_KEYRING_SHARDS,
+    ENGINE_CREDENTIALS_KEY,
     ENGINE_CREDENTIALS_SECRET,
     KEYRING_KEY,
     KEYRING_SECRET_PREFIX,
     SCHEMA_VERSION,
     TABLE_CONFIG_MAP,
     TABLE_KEY,
+    EngineCredentials,
     Keyring,
     RoutingTable,
 )
@@ -54,11 +56,16 @@ def headers_page() -> str:
     """Every header in and out."""
     rows = [(", ".join(f"`{name}`" for name in doc.names), doc.direction, doc.meaning) for doc in HEADERS]
     passed = ", ".join(f"`{name}`" for name in sorted(FORWARDED_TO_ENGINE))
+    answered = ", ".join(f"`{name}`" for name in sorted(PASSED_TO_CLIENT))
+    families = ", ".join(f"`{prefix}`" for prefix in PASSED_TO_CLIENT_PREFIXES)
     return page(
         "Headers",
         table(("Header", "Direction", "Meaning"), rows),
         "## To the engine",
         f"Only these request headers of a client pass: {passed}. Everything else stops at the router.",
+        "## To the client",
+        f"Only these headers of an engine's answer pass: {answered}; and those that begin with {families}. Everything else stops at "
+        "the router, as does any header that holds the engine's own key.",
     )
 
 
@@ -171,7 +178,11 @@ def routing_table_page() -> str:
                     f"`{KEYRING_KEY}`",
                     "[JSON schema](schemas/keyring.schema.json)",
                 ),
-                ("Engine credentials", f"Secret `{ENGINE_CREDENTIALS_SECRET}`, one key per pool", ""),
+                (
+                    "EngineCredentials",
+                    f"Secret `{ENGINE_CREDENTIALS_SECRET}`, key `{ENGINE_CREDENTIALS_KEY}`",
+                    "[JSON schema](schemas/engine-credentials.schema.json)",
+                ),
             ],
         ),
         "Generations are SHA-256 over the canonical content (sorted keys, no spaces, without the generation itself). A key is looked up by "
@@ -191,7 +202,11 @@ def document_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 def schema_files() -> dict[str, str]:
     """JSON schemas by file name."""
-    models: dict[str, type[BaseModel]] = {"routing-table.schema.json": RoutingTable, "keyring.schema.json": Keyring}
+    models: dict[str, type[BaseModel]] = {
+        "routing-table.schema.json": RoutingTable,
+        "keyring.schema.json": Keyring,
+        "engine-credentials.schema.json": EngineCredentials,
+    }
     return {
         name: json.dumps(document_schema(model), indent=2, ensure_ascii=False) + "\n" for name, model in models.items()
     }

@@ -94,7 +94,10 @@ class ClassLimits(Node):
     """Limits of each request or client of the class."""
 
     max_input_tokens: Tokens | None = Field(default=None, description="Longest prompt, in tokens; unset: the model's.")
-    max_output_tokens: Tokens | None = Field(default=None, description="Longest reply, in tokens; unset: the model's.")
+    max_output_tokens: Tokens | None = Field(
+        default=None,
+        description="Longest reply, in tokens: a request that asks for more, or names no limit, is refused; unset: the model's.",
+    )
     max_concurrent_per_client: Annotated[int, int32(1, 100_000)] | None = Field(
         default=None, description="Requests that one client may have at once; unset: no limit."
     )
