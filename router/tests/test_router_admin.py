@@ -1,5 +1,6 @@
 """The admin port, model lists and health."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ async def test_reports_tell_what_runs(stage: Stage) -> None:
     assert report["generations"]["table"] == "g1"
     assert report["lastUsed"]["agents"] is None
     assert report["lastUsed"]["chat"] is not None
+    assert report["keysLastUsed"] == {"web": pytest.approx(time.time(), abs=30)}
 
 
 async def test_the_token_guards_all_but_metrics_and_health(stage: Stage, tmp_path: Path) -> None:
@@ -101,7 +103,24 @@ async def test_the_token_guards_all_but_metrics_and_health(stage: Stage, tmp_pat
         assert (await router.http.get(router.admin_url + path)).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/v1/report", "/v1/pools", "/v1/classes", "/docs", "/openapi.json"])
+async def test_readiness_on_the_client_port_names_nothing(stage: Stage) -> None:
+    router = await two_pools(stage)
+
+    async def ready() -> tuple[int, object]:
+        answer = await router.http.get(f"{router.url}/readyz")
+        return answer.status_code, answer.json()
+
+    assert await ready() == (200, {"status": "ok"})
+    router.router.drain_asked = True
+    assert await ready() == (503, {"status": "draining"})
+    router.router.drain_asked = False
+    router.router.proxy.pools.table = None
+    assert await ready() == (503, {"status": "waiting_for_documents"})
+    detail = (await router.http.get(f"{router.admin_url}/readyz")).json()
+    assert {"problems", "waitingFor", "limits", "sourceAgeSeconds", "pools"} < detail.keys()
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/v1/report", "/v1/pools", "/v1/classes", "/docs"])
 async def test_the_client_port_has_none_of_it(stage: Stage, path: str) -> None:
     router = await two_pools(stage)
     assert (await router.http.get(router.url + path)).status_code == 404

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hlserve_api.answers import Reason
 from hlserve_api.routing import ClassRoute, QueueRule, ShareRule, SpillRule
-from hlserve_router.admission import QUANTUM_TOKENS, Admission, Entry, FairQueue, Lane
+from hlserve_router.admission import QUANTUM_TOKENS, SPARE_DEADLINES, Admission, Entry, FairQueue, Lane
 from hlserve_router.errors import Refusal
 from hlserve_router.state import NoPlace
 from hlserve_router.testing.documents import a_class
@@ -270,7 +270,9 @@ def test_two_clients_that_both_wait_get_the_same_tokens(one: list[int], two: lis
 
 
 operations = st.lists(
-    st.tuples(st.sampled_from(["push", "pop", "withdraw"]), st.sampled_from("abcd"), costs), min_size=1, max_size=80
+    st.tuples(st.sampled_from(["push", "pop", "withdraw", "compact"]), st.sampled_from("abcd"), costs),
+    min_size=1,
+    max_size=80,
 )
 
 
@@ -290,6 +292,8 @@ def test_every_request_leaves_the_queue_exactly_once_and_in_order_of_its_client(
             assert popped is waiting[popped.flow].pop(0)
         elif what == "withdraw" and waiting[flow]:
             waiting[flow].pop(cost % len(waiting[flow])).waiter = None
+        elif what == "compact":
+            queue.compact()
         assert sorted(map(id, queue)) == sorted(id(item) for items in waiting.values() for item in items)
     while any(waiting.values()):
         popped = queue.pop()
@@ -306,3 +310,73 @@ def test_one_client_with_a_thousand_requests_does_not_delay_another() -> None:
     slots.free = 3
     adm.pump(2.0)
     assert "quiet" in [asker.name for asker in slots.served]
+
+
+def test_a_full_queue_whose_engines_vanish_is_refused_however_long_it_is() -> None:
+    """Each refusal ends a request, and the end of a request looks for room again."""
+    slots, adm = Slots(0), admission()
+
+    class Ending(Asker):
+        def refused(self, refusal: Refusal) -> None:
+            super().refused(refusal)
+            adm.pump(1.0)
+
+    askers = [Ending(f"{index}", slots) for index in range(3000)]
+    for asker in askers:
+        ask(adm, a_class(queue=QueueRule(max_depth=3000)), asker, asker.name)
+    slots.blocked = NoPlace.DOWN
+    adm.pump(1.0)
+    assert {asker.reason for asker in askers} == {Reason.NO_ENDPOINT}
+    assert adm.waiting == 0
+
+
+def test_clients_that_leave_the_queue_behind_one_that_waits_long_leave_nothing_behind() -> None:
+    slots, adm = Slots(0), admission()
+    lane, _ = ask(adm, a_class(), Asker("waits", slots), "waits", ttl=1000)
+    for index in range(5000):
+        adm.withdraw(*ask(adm, a_class(), Asker("gone", slots), f"client-{index % 7}", ttl=1000))
+        if index % 100 == 0:
+            adm.sweep(1.0)
+    assert lane.queue.remembered <= 2 * SPARE_DEADLINES
+
+
+def test_lanes_that_a_new_table_does_not_serve_are_forgotten_once_nothing_waits_in_them() -> None:
+    slots, adm = Slots(0), admission()
+    gone, kept = a_class("gone"), a_class("kept")
+    lane, late = ask(adm, gone, Asker("waits", slots))
+    idle, there = adm.lane(gone, "m2"), adm.lane(kept, "m1")
+    adm.retire(lambda lane: lane.route is kept)
+    assert adm.lanes() == (lane, there), "one is waited in"
+    adm.withdraw(lane, late)
+    adm.sweep(1.0)
+    assert adm.lanes() == (there,)
+    assert adm.depth("gone").count == 0
+    assert adm.lane(gone, "m2") is not idle
+
+
+def test_a_class_that_comes_back_keeps_its_lane_while_something_waits_in_it() -> None:
+    slots, adm = Slots(0), admission()
+    lane, _ = ask(adm, a_class(), Asker("waits", slots))
+    adm.retire(lambda lane: False)
+    assert adm.lane(a_class(), "m1") is lane
+    slots.free = 1
+    adm.sweep(1.0)
+    assert slots.served
+    assert adm.lanes() == (lane,)
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["its class is gone", "its class has come back meanwhile"])
+def test_a_request_whose_lane_was_forgotten_while_it_was_with_an_engine_waits_as_ever(back: bool) -> None:
+    slots, adm = Slots(1), admission()
+    lane, _ = ask(adm, a_class(), Asker("fails", slots))
+    adm.retire(lambda lane: False)
+    assert adm.lanes() == ()
+    young = [adm.lane(a_class(), "m1")] if back else []
+    again = Asker("again", slots)
+    adm.submit(lane, entry(again, now=2.0))
+    assert (adm.waiting, adm.depth("interactive").count) == (1, 1)
+    slots.free = 1
+    adm.pump(3.0)
+    assert again.answer == "granted"
+    adm.sweep(3.0)
+    assert list(adm.lanes()) == young

@@ -4,16 +4,19 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from dataclasses import fields as fields_of
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hlserve_api.answers import Reason
-from hlserve_router.body import engine_body, read_body, top_level_spans
+from hlserve_router.body import read_body
+from hlserve_router.body_spans import MOST_ESCAPES, engine_body, hides_ascii, model_span, top_level_spans
+from hlserve_router.body_turns import DECODED_BYTES, PREFIX_BYTES, prompt_prefix
 from hlserve_router.errors import Refusal
-from hlserve_router.state import ROUTES, BodyFacts, RidTravel
+from hlserve_router.state import ROUTES, BodyFacts, RidTravel, Route
 
 CHAT = ROUTES["/v1/chat/completions"]
 GENERATE = ROUTES["/generate"]
@@ -64,9 +67,37 @@ def test_a_bad_body_is_refused(case: Bad) -> None:
     assert len(refusal.value.message) < 400
 
 
+@pytest.mark.parametrize("rest", ["lorem ipsum ", 'a \\"b\\" _c '], ids=["prose", "more quotes than are looked at"])
+@pytest.mark.parametrize("case", [case for case in BAD if case.body.endswith(b"}")], ids=lambda case: case.id)
+def test_a_bad_body_is_refused_at_any_size(case: Bad, rest: str) -> None:
+    large = case.body.removesuffix(b"}") + f', "text": "{rest * 8_000}"'.encode() + b"}"
+    with pytest.raises(Refusal) as refused:
+        read_body(CHAT, large)
+    assert refused.value.reason is case.reason
+
+
+@pytest.mark.parametrize(
+    "part", ['{"type":"image","source":{"type":"url","url":"file:/x"}}', '{"image_url":"file:/x"}']
+)
+@pytest.mark.parametrize("rest", ["lorem ipsum ", 'a \\"b\\" _c '], ids=["prose", "more quotes than are looked at"])
+def test_media_are_seen_in_a_body_of_any_size(part: str, rest: str) -> None:
+    long = f'{{"role":"user","content":"{rest * 8_000}"}}'
+    body = f'{{"model":"m","messages":[{long},{{"role":"user","content":[{part}]}},{long}]}}'
+    assert [media.url for media in read_body(CHAT, body.encode()).media] == ["file:/x"]
+
+
 def test_an_empty_body_is_called_empty() -> None:
     with pytest.raises(Refusal, match="The body is empty: send one JSON object"):
         read_body(CHAT, b"")
+
+
+def fastest(work: Callable[[], object]) -> float:
+    seconds = []
+    for _ in range(3):
+        before = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - before)
+    return min(seconds)
 
 
 def facts_of(body: dict[str, Any], path: str = "/v1/chat/completions") -> BodyFacts:
@@ -123,8 +154,44 @@ def test_the_prefix_starts_after_the_system_messages() -> None:
             "messages": [system, {"role": "user", "content": "first"}, {"role": "assistant", "content": "x"}],
         }
     )
-    assert one.prefix != two.prefix
-    assert one.prefix == again.prefix
+    assert prompt_prefix(one) != prompt_prefix(two)
+    assert prompt_prefix(one) == prompt_prefix(again)
+
+
+texts = st.sampled_from(["", "hi", "x" * 3000, "s" * 64_000, '{"role":"user"}]', "\\", 'a\\"' * 900, "é" * 1500, "\n"])
+parts = st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": texts}), max_size=2)
+turns = st.fixed_dictionaries(
+    {"role": st.sampled_from(["system", "developer", "user", "assistant"])},
+    optional={"content": texts | parts | st.none() | st.just([{"type": "text", "text": ""}] * 60), "name": texts},
+)
+
+
+@settings(max_examples=40)
+@given(st.lists(turns, max_size=3), turns, st.booleans(), st.sampled_from([None, 1]))
+def test_the_prefix_stays_while_the_conversation_grows(
+    system: list[dict[str, Any]], first: dict[str, Any], ascii_: bool, indent: int | None
+) -> None:
+    """A short conversation is decoded to find its first turn, a long one is searched, unless roles stand at odd places."""
+    system = [{**turn, "role": "system"} for turn in system]
+    first = {**first, "role": "user"}
+
+    def prefix(*messages: dict[str, Any]) -> bytes:
+        document = {"model": "m", "messages": messages}
+        return prompt_prefix(read_body(CHAT, json.dumps(document, ensure_ascii=ascii_, indent=indent).encode()))
+
+    short = prefix(*system, first)
+    assert short == prefix(*system, first, {"role": "assistant", "content": "more " * DECODED_BYTES})
+    assert len(short) == PREFIX_BYTES or json.loads(short) == first
+    backwards = [dict(reversed(turn.items())) for turn in (*system, first)]
+    assert prefix(*backwards) == prefix(*backwards, {"role": "assistant", "content": "more " * DECODED_BYTES})
+    assert prefix(*system) == prefix(*system, {"role": "system", "content": "more " * DECODED_BYTES}) == b""
+
+
+def test_the_prefix_of_a_long_conversation_is_found_without_reading_it() -> None:
+    system = {"role": "system", "content": "S" * 9000}
+    body = {"model": "m", "messages": [system, {"role": "user", "content": "x" * 4_000_000}]}
+    facts = facts_of(body)
+    assert fastest(lambda: prompt_prefix(facts)) < fastest(lambda: read_body(CHAT, json.dumps(body).encode())) / 4
 
 
 @pytest.mark.parametrize(
@@ -148,6 +215,15 @@ def test_media(part: dict[str, Any], urls: list[str]) -> None:
 def test_media_keys_in_escapes_are_seen() -> None:
     body = b'{"model":"m","messages":[{"role":"user","content":[{"im\\u0061ge_url":"file:///x"}]}]}'
     assert [ref.url for ref in read_body(CHAT, body).media] == ["file:///x"]
+
+
+@pytest.mark.parametrize("before", [0, 3, MOST_ESCAPES, MOST_ESCAPES + 5])
+def test_an_escape_is_seen_behind_those_of_control_characters(before: int) -> None:
+    text = b"\\u001b[0m \\u00e9" * before + b"\\u00"
+    assert not hides_ascii(text + b"1f")
+    assert not hides_ascii(text)
+    assert not hides_ascii(text + b"80")
+    assert all(hides_ascii(text + end) for end in (b"20", b"7e", b"1b\\u005f"))
 
 
 def test_inline_media_do_not_count_as_text() -> None:
@@ -178,6 +254,46 @@ bodies = st.builds(
 )
 
 
+fields = st.fixed_dictionaries(
+    {"model": st.just("m")},
+    optional={
+        "stream": st.booleans() | st.none() | st.just(1),
+        "n": st.integers(-2, 300) | st.none() | st.just(2.0),
+        "max_tokens": st.integers(-2, 2**70) | st.none() | st.just("5") | st.just(True) | st.just(50.0),
+        "max_completion_tokens": st.integers(-2, 9),
+        "max_output_tokens": st.integers(-2, 9),
+        "sampling_params": st.fixed_dictionaries({"max_new_tokens": st.integers(-2, 9) | st.booleans()}) | st.text(),
+        "messages": st.lists(
+            st.fixed_dictionaries({"role": st.sampled_from(["system", "user"]), "content": st.text()})
+        ),
+        "prompt": st.text() | st.lists(st.integers(0, 9), max_size=3) | st.lists(st.text(), max_size=2),
+        "input": st.text() | st.lists(st.integers(0, 9), max_size=3),
+        "text": st.text(),
+        "system": st.text(),
+        "tools": st.just([]) | st.none(),
+        "metadata": st.fixed_dictionaries({"user_id": st.text(max_size=4) | st.integers()}) | st.text(),
+        "prompt_cache_key": st.text(max_size=4) | st.integers(),
+        "session_id": st.text(max_size=4) | st.none(),
+        "previous_response_id": st.text(max_size=4) | st.none(),
+        "background": st.booleans() | st.none(),
+        "stream_options": st.fixed_dictionaries({"include_usage": st.booleans() | st.none()}) | st.none(),
+    },
+)
+
+
+def plainly(facts: BodyFacts) -> dict[str, object]:
+    values = {field.name: getattr(facts, field.name) for field in fields_of(facts)}
+    return {**values, "prompt": None if facts.prompt is None else bytes(memoryview(facts.prompt))}
+
+
+@given(fields, st.sampled_from(list(ROUTES.values())), st.booleans())
+def test_a_body_that_must_be_read_with_care_says_the_same(document: dict[str, Any], route: Route, ascii_: bool) -> None:
+    """A nested key that ends as reserved ones do sends a body to the reader that looks at every key."""
+    body = json.dumps(document, ensure_ascii=ascii_).encode()
+    with_care = json.dumps({**document, "x": {"a_rank": 1}}, ensure_ascii=ascii_).encode()
+    assert plainly(read_body(route, body)) == plainly(read_body(route, with_care))
+
+
 def utf8(body: bytes) -> bool:
     try:
         body.decode()
@@ -188,16 +304,16 @@ def utf8(body: bytes) -> bool:
 
 @given(bodies.filter(utf8))
 def test_without_reasons_the_clients_bytes_are_the_only_piece(body: bytes) -> None:
-    facts = read_body(CHAT, body)
-    pieces = engine_body(body, facts, model=None, rid=(RidTravel.HEADER, "r"), priority=None, include_usage=False)
+    read_body(CHAT, body)
+    pieces = engine_body(body, model=None, rid=(RidTravel.HEADER, "r"), priority=None, include_usage=False)
     assert len(pieces) == 1
     assert pieces[0] is body
 
 
 @given(bodies.filter(utf8))
 def test_splices_change_only_what_they_say(body: bytes) -> None:
-    facts = read_body(CHAT, body)
-    pieces = engine_body(body, facts, model="real", rid=(RidTravel.BODY_RID, "hls-1"), priority=7, include_usage=True)
+    read_body(CHAT, body)
+    pieces = engine_body(body, model="real", rid=(RidTravel.BODY_RID, "hls-1"), priority=7, include_usage=True)
     sent = b"".join(pieces)
     want = {**json.loads(body), "model": "real"}
     got = json.loads(sent)
@@ -205,8 +321,9 @@ def test_splices_change_only_what_they_say(body: bytes) -> None:
     assert got.pop("priority") == 7
     assert got.pop("stream_options") == {"include_usage": True}
     assert got == want
-    assert facts.model_span is not None
-    start, end = facts.model_span
+    span = model_span(body)
+    assert span is not None
+    start, end = span
     opening = body.index(b"{") + 1
     assert sent.endswith(body[end:])
     assert body[opening:start] in sent
@@ -214,13 +331,13 @@ def test_splices_change_only_what_they_say(body: bytes) -> None:
 
 def test_a_priority_and_stream_options_of_the_client_are_replaced_in_place() -> None:
     body = b'{ "priority" : 1000000 , "model":"m", "stream_options": {"x": [1, 2]} , "n":1}'
-    sent = b"".join(engine_body(body, read_body(CHAT, body), model=None, rid=None, priority=-3, include_usage=True))
+    sent = b"".join(engine_body(body, model=None, rid=None, priority=-3, include_usage=True))
     assert sent == b'{ "priority" : -3 , "model":"m", "stream_options": {"x":[1,2],"include_usage":true} , "n":1}'
 
 
 def test_only_the_top_level_model_is_rewritten() -> None:
     body = b'{"messages":[{"role":"user","content":"say \\"model\\":\\"fast\\""}],"tools":[{"model":"fast"}],"model" : "fast"}'
-    sent = b"".join(engine_body(body, read_body(CHAT, body), model="m1", rid=None, priority=None, include_usage=False))
+    sent = b"".join(engine_body(body, model="m1", rid=None, priority=None, include_usage=False))
     assert sent == body.replace(b'"model" : "fast"', b'"model" : "m1"')
 
 
@@ -235,13 +352,5 @@ def test_a_large_prompt_is_read_in_little_more_than_one_pass() -> None:
     body = json.dumps(
         {"model": "m", "messages": [{"role": "user", "content": 'say "source" file: \n' * 100_000}]}
     ).encode()
-
-    def fastest(work: Callable[[], object]) -> float:
-        seconds = []
-        for _ in range(3):
-            before = time.perf_counter()
-            work()
-            seconds.append(time.perf_counter() - before)
-        return min(seconds)
 
     assert fastest(lambda: read_body(CHAT, body)) < 12 * fastest(lambda: json.loads(body))

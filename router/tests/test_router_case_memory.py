@@ -9,23 +9,26 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from hlserve_router.testing.documents import AGENT_KEY
 from hlserve_router.testing.engine import Session, scripted_engine
 from hlserve_router.testing.process import plain_client, router_process
+from hlserve_router.testing.running import Face
 from hlserve_router.testing.scripts import COMPLETION, DONE, delta
 
 CHAT = "/v1/chat/completions"
 BODY: dict[str, Any] = {"model": "m1", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 HEADERS = {"authorization": f"Bearer {AGENT_KEY}", "content-type": "application/json"}
 MIB = 1 << 20
-LINE_BYTES = 200 * MIB
+LINE_BYTES = 64 * MIB
+"""A third of the case's line, and four times what the router may grow by."""
 PIECE = b"x" * (256 * 1024)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peaks of memory are read from /proc")
-async def test_memory_stays_bounded(tmp_path: Path) -> None:
+async def test_b13_b26_memory_stays_bounded(tmp_path: Path, face: Face) -> None:
     """One process for all of it, as starting it takes longer than the rest."""
     bodies: list[str] = []
     sent = 0
@@ -43,7 +46,7 @@ async def test_memory_stays_bounded(tmp_path: Path) -> None:
                 await session.write(PIECE)
         else:
             event = delta("x" * 32_000)
-            for _ in range(4000):
+            for _ in range(2000):
                 await session.write(event)
                 sent += len(event)
         await session.write(b"\n\n" + DONE)
@@ -51,11 +54,11 @@ async def test_memory_stays_bounded(tmp_path: Path) -> None:
 
     async with (
         scripted_engine(play) as engine,
-        router_process(tmp_path, engine.url) as router,
+        router_process(tmp_path, engine.url, "--face", face.value) as router,
         plain_client() as http,
         plain_client() as other,
     ):
-        # B13: a line of 200 MB at full speed
+        # B13: a line that never ends, at full speed
         before = router.forget_peak()
         total = 0
         async with http.stream("POST", router.url + CHAT, json={**BODY, "seed": 13}, headers=HEADERS) as answer:
@@ -73,7 +76,7 @@ async def test_memory_stays_bounded(tmp_path: Path) -> None:
             while seen != sent:
                 seen = sent
                 await asyncio.sleep(0.3)  # the engine's writes end when every buffer on the way is full
-            assert sent < 64 * MIB
+            assert sent < 32 * MIB
             assert router.peak() - before < 8 * MIB
             async for _ in chunks:
                 pass
@@ -81,16 +84,21 @@ async def test_memory_stays_bounded(tmp_path: Path) -> None:
         # B26: three pictures, 12 MiB, in pieces of 64 KB, while others are served
         body = picture_body(12 * MIB)
         before = router.forget_peak()
+        quiet = max([await seconds_of(other, router.url) for _ in range(20)])
         slowest = 0.0
         asking = asyncio.create_task(http.post(router.url + CHAT, content=in_pieces(body), headers=HEADERS))
         while not asking.done():
-            at = time.perf_counter()
-            await other.get(f"{router.url}/healthz")
-            slowest = max(slowest, time.perf_counter() - at)
+            slowest = max(slowest, await seconds_of(other, router.url))
         assert (await asking).status_code == 200
         assert bodies == [hashlib.sha256(body).hexdigest()]
         assert router.peak() - before < 3 * len(body)
-        assert slowest < 0.5, "the loop is never held up for long (50 ms on a quiet machine)"
+        assert slowest < 0.5 + 3 * quiet, "the loop is never held up for long (50 ms on a quiet machine)"
+
+
+async def seconds_of(http: httpx.AsyncClient, url: str) -> float:
+    before = time.perf_counter()
+    await http.get(f"{url}/healthz")
+    return time.perf_counter() - before
 
 
 def picture_body(size: int) -> bytes:

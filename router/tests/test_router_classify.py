@@ -8,7 +8,6 @@ from hlserve_api.answers import Reason
 from hlserve_api.routing import ClassRoute, HeaderOverride, Intent
 from hlserve_router.classify import Rule, advise, classify
 from hlserve_router.errors import Refusal
-from hlserve_router.state import BodyFacts
 from hlserve_router.testing.documents import AGENT_KEY, a_class, a_key
 
 CLASSES: dict[str, ClassRoute] = {
@@ -82,18 +81,12 @@ def test_a_demoted_key_runs_in_its_lowest_allowed_class() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "agent", "session", "looks_like"),
+    ("agent", "session", "looks_like"),
     [
-        pytest.param(BodyFacts("m", stream=True), "curl/8", False, Intent.INTERACTIVE, id="a plain stream is a chat"),
-        pytest.param(BodyFacts("m"), "curl/8", False, Intent.BATCH, id="no stream and no tools is batch work"),
-        pytest.param(
-            BodyFacts("m", has_tools=True), "curl/8", False, Intent.AGENT, id="tools without a stream is an agent"
-        ),
-        pytest.param(
-            BodyFacts("m", stream=True), "claude-cli/2.1", False, Intent.AGENT, id="an agent program is an agent"
-        ),
-        pytest.param(BodyFacts("m", stream=True), "", True, Intent.AGENT, id="a session header is an agent"),
+        pytest.param("curl/8", False, None, id="nothing is known of curl"),
+        pytest.param("claude-cli/2.1", False, Intent.AGENT, id="an agent program is an agent"),
+        pytest.param("", True, Intent.AGENT, id="a session header is an agent"),
     ],
 )
-def test_advice(facts: BodyFacts, agent: str, session: bool, looks_like: Intent) -> None:
-    assert advise(facts, agent, session) is looks_like
+def test_advice(agent: str, session: bool, looks_like: Intent | None) -> None:
+    assert advise(agent, session) is looks_like

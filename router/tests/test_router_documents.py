@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from hlserve_router.errors import TableError
-from hlserve_router.pools import Keyrings, Pools
+from hlserve_router.keys import Keyrings
+from hlserve_router.pools import Pools
 from hlserve_router.testing.documents import AGENT_KEY, INTERACTIVE_KEY, a_class, a_key, a_keyring, a_pool, a_table
 from hlserve_router.testing.engine import ScriptedEngine, Session
 from hlserve_router.testing.running import RunningRouter
@@ -57,6 +58,7 @@ BAD = {
     "a class whose pool is not there": a_table(a_class("agent", "nowhere"), generation="x").model_dump_json(
         by_alias=True
     ),
+    "a keyring": a_keyring().model_dump_json(by_alias=True),
     "an address that is none": a_table(a_pool("agents", "ftp://x"), a_class("agent", "agents")).model_dump_json(
         by_alias=True
     ),
@@ -71,12 +73,38 @@ async def test_a_bad_table_changes_nothing_and_says_why(stage: Stage, text: str)
     assert generation(router) == "g1"
     assert (await router.post(CHAT, NS)).status_code == 200
     assert router.count("hlserve_router_document_errors_total", "table") == 1
-    problem = next(iter((await router.http.get(f"{router.url}/readyz")).json()["problems"].values()))
+    problem = next(iter((await router.http.get(f"{router.admin_url}/readyz")).json()["problems"].values()))
     assert "table.json is not in force: " in problem
     assert len(problem) < 400
     router.write("table.json", a_table(a_pool("agents", engine.url), a_class("agent", "agents"), generation="g3"))
     await router.until(lambda: generation(router) == "g3")
     assert not router.router.tables.problems
+
+
+async def test_a_table_in_the_place_of_a_keyring_revokes_nobody(stage: Stage) -> None:
+    router, _ = await one_engine(stage)
+    router.write("keyring.json", a_table(a_class("agent", "agents"), generation="k2"))
+    await router.until(lambda: bool(router.router.tables.problems))
+    problem = router.router.tables.problems[str(router.folder / "keyring.json")]
+    assert problem.endswith(
+        "is not in force: This is a routing table, and a keyring is asked for here: name the right file."
+    )
+    assert (await router.post(CHAT, NS)).status_code == 200
+
+
+async def test_a_renamed_class_and_a_renamed_model_leave_no_queue_behind(stage: Stage) -> None:
+    router, engine = await one_engine(stage)
+    admission = router.router.proxy.admission
+    assert (await router.post(CHAT, NS)).status_code == 200
+    assert [(lane.route.name, lane.model) for lane in admission.lanes()] == [("agent", "m1")]
+    pool = a_pool("agents", engine.url, model="m2")
+    router.write("table.json", a_table(pool, a_class("agent", "agents"), generation="g2"))
+    await router.until(lambda: generation(router) == "g2")
+    assert not admission.lanes()
+    assert (await router.post(CHAT, {**NS, "model": "m2"})).status_code == 200
+    router.write("table.json", a_table(pool, a_class("worker", "agents"), generation="g3"))
+    await router.until(lambda: generation(router) == "g3")
+    assert not admission.lanes()
 
 
 async def test_a_deleted_file_keeps_what_was_read(stage: Stage) -> None:
@@ -134,9 +162,9 @@ def test_endpoints_that_stay_keep_their_state_and_newcomers_start_slowly() -> No
     pools.apply(a_table(a_pool("a", "http://x:1", "http://x:2"), a_class("agent", "a")), 100.0)
     assert pools.pools["a"].endpoints["a-0"] is old
     young = pools.pools["a"].endpoints["a-1"]
-    ramps = [young.view(100.0 + age, weight=1, max_in_flight=None, max_tokens=None).ramp for age in (0, 10, 20, 90)]
+    ramps = [young.ramp(100.0 + age) for age in (0, 10, 20, 90)]
     assert ramps == [0.1, 0.5, 1.0, 1.0]
-    assert old.view(100.0, weight=1, max_in_flight=None, max_tokens=None).ramp == 1.0
+    assert old.ramp(100.0) == 1.0
     pools.apply(a_table(a_pool("a", "http://x:2"), a_class("agent", "a")), 200.0)
     assert old.removed
 
@@ -169,3 +197,43 @@ async def test_b66_an_engine_that_drains_keeps_its_streams_and_gets_nothing_new(
     assert report["draining"] == {"agents-0": streaming}
     release.set()
     assert all(answer.content == delta("A") + DONE for answer in await asyncio.gather(*streams))
+
+
+async def test_b77_reloads_good_and_bad_break_no_stream_and_mix_nothing(stage: Stage) -> None:
+    release = asyncio.Event()
+    router, engine = await one_engine(stage, begun_until(release))
+    pool = a_pool("agents", engine.url)
+    streams = [asyncio.create_task(router.post(CHAT, {**NS, "stream": True})) for _ in range(50)]
+    await engine.wait_for(lambda: engine.open_sessions == 50)
+    router.write(
+        "table.json",
+        a_table(pool, a_class("agent", "agents", targets=({"pool": "agents", "weight": 7},)), generation="w7"),
+    )
+    new = "hls_another_0123456789abcdef0123456789abcde"
+    router.write(
+        "keyring.json", a_keyring(a_key(AGENT_KEY, "coder", "agent"), a_key(new, "added", "agent"), generation="k2")
+    )
+    await router.until(lambda: generation(router) == "w7" and len(router.router.proxy.keyrings) == 2)
+    assert (await router.post(CHAT, NS, new)).status_code == 200
+    for count, (bad, words) in enumerate(
+        (
+            ("{", "Invalid JSON"),
+            (a_table(a_class("agent", "nowhere"), generation="n").model_dump_json(by_alias=True), "'nowhere'"),
+        ),
+        1,
+    ):
+        router.write("table.json", bad)
+        await router.until(lambda count=count: router.count("hlserve_router_document_errors_total", "table") == count)  # type: ignore[misc]
+        detail = (await router.http.get(f"{router.admin_url}/readyz")).json()
+        assert words in detail["problems"][str(router.folder / "table.json")]
+        assert generation(router) == "w7"
+        assert (await router.post(CHAT, NS)).status_code == 200
+    router.write("table.json", a_table(pool, a_class("agent", "agents"), generation="first"))
+    await asyncio.sleep(0.01)  # two changes 10 ms apart
+    router.write("table.json", a_table(pool, a_class("agent", "agents"), generation="last"))
+    await router.until(lambda: generation(router) == "last")
+    assert 'hlserve_router_table_info{generation="last"} 1.0' in await router.metrics()
+    assert (await router.http.get(f"{router.admin_url}/readyz")).json()["problems"] == {}
+    release.set()
+    assert {answer.content for answer in await asyncio.gather(*streams)} == {delta("A") + DONE}
+    assert router.count("hlserve_router_document_errors_total", "table") == 2

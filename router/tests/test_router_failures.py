@@ -201,21 +201,21 @@ def test_the_breaker_opens_probes_once_and_closes() -> None:
     state = endpoint()
     for _ in range(FAILURES_TO_OPEN):
         assert state.usable(0.0)
-        state.begin(1, 0.0)
+        state.begin(1, 1, 0.0)
         state.failed(0.0)
-        state.end(1)
+        state.end(1, 1)
     assert state.breaker(0.0) is BreakerState.OPEN
     assert not state.usable(9.9)
     assert state.breaker(10.0) is BreakerState.HALF_OPEN
     assert state.usable(10.0)
-    state.begin(1, 10.0)
+    state.begin(1, 1, 10.0)
     assert not state.usable(10.0), "one probe at a time"
     state.failed(10.0)
     assert not state.usable(29.9), "the second time it stays open twice as long"
-    state.begin(1, 30.0)
+    state.begin(1, 1, 30.0)
     state.neutral()
     assert state.breaker(30.0) is BreakerState.HALF_OPEN, "a client error closes nothing"
-    state.begin(1, 30.0)
+    state.begin(1, 1, 30.0)
     state.answered(30.0)
     assert state.breaker(30.0) is BreakerState.CLOSED
 
@@ -228,9 +228,9 @@ def test_backpressure_doubles_and_lets_one_through_at_a_time() -> None:
         waits.append(state.busy_until - now)
         now = state.busy_until
         assert state.usable(now)
-        state.begin(1, now)
+        state.begin(1, 1, now)
         assert not state.usable(now)
-        state.end(1)
+        state.end(1, 1)
     assert waits == [0.25, 0.5, 1, 2, 4, 8, 8, 8, 8, 8]
     assert max(waits) == BUSY_MAX_SECONDS
     state.answered(now)

@@ -58,7 +58,7 @@ def test_only_listed_headers_go_on() -> None:
         (b"expect", b"100-continue"), (b"connection", b"close"), (b"x-request-id", b"abc"),
     ]  # fmt: skip
     head, _ = read_head(CHAT, sent, "made")
-    assert head.forwarded == tuple(sent[:3])
+    assert head.forwarded == sent[:3]
 
 
 @pytest.mark.parametrize(

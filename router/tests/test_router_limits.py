@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from hlserve_api.answers import Reason
 from hlserve_api.routing import Budget, BudgetPeriod, ClassLimits, KeyEntry, KeyLimits, OnExhausted
 from hlserve_router.errors import Refusal
-from hlserve_router.limits import Limits, Reservation, SlidingMinute
+from hlserve_router.limit_account import Reservation
+from hlserve_router.limit_window import STEPS, SlidingMinute
+from hlserve_router.limits import FREE, Limits
 from hlserve_router.testing.documents import AGENT_KEY, a_class, a_key
 
-DAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
+DAY = datetime(2026, 5, 4, 12, tzinfo=UTC).timestamp()
 ROUTE = a_class("agent")
 
 
@@ -21,8 +23,10 @@ def key(**limits: int) -> KeyEntry:
     return a_key(AGENT_KEY, "coder", "agent", limits=KeyLimits(**limits))
 
 
-def reserve(limits: Limits, entry: KeyEntry, tokens: int = 1, now: float = 1000.0, wall: datetime = DAY) -> Reservation:
-    return limits.reserve(entry, ROUTE, tokens, now, wall)
+def reserve(limits: Limits, entry: KeyEntry, tokens: int = 1, now: float = 1000.0, wall: float = DAY) -> Reservation:
+    reservation = limits.reserve(entry, ROUTE, tokens, now, wall)
+    assert reservation is not None, "a process that is alone never waits for a lease"
+    return reservation
 
 
 def refused(call: Callable[[], object]) -> Refusal:
@@ -43,9 +47,10 @@ def test_requests_a_minute_hold_in_every_minute() -> None:
         else:
             passed += 1
     assert all(refusal.reason is Reason.KEY_REQUESTS for refusal in refusals)
-    assert all(1 <= (refusal.retry_after_seconds or 0) <= 60 for refusal in refusals)
+    assert all(1 <= (refusal.retry_after_seconds or 0) <= STEPS for refusal in refusals)
     assert passed == 60
-    reserve(limits, entry, now=1060.0)
+    assert refused(lambda: reserve(limits, entry, now=1060.5)).reason is Reason.KEY_REQUESTS
+    reserve(limits, entry, now=1061.0)
 
 
 def test_tokens_are_reserved_and_settled_to_what_was_used() -> None:
@@ -72,7 +77,9 @@ def test_concurrency_is_held_until_settled(where: str) -> None:
     entry = key(max_concurrent=2) if where == "key" else key()
 
     def one() -> Reservation:
-        return limits.reserve(entry, route, 1, 1000.0, DAY)
+        reservation = limits.reserve(entry, route, 1, 1000.0, DAY)
+        assert reservation is not None
+        return reservation
 
     first = one()
     one()
@@ -92,14 +99,28 @@ def test_two_credentials_of_a_client_share_one_account() -> None:
 
 @pytest.mark.parametrize(
     ("period", "next_period"),
-    [(BudgetPeriod.DAY, datetime(2026, 5, 5, tzinfo=UTC)), (BudgetPeriod.MONTH, datetime(2026, 6, 1, tzinfo=UTC))],
+    [
+        pytest.param(BudgetPeriod.DAY, datetime(2026, 5, 5, tzinfo=UTC), id="day"),
+        pytest.param(BudgetPeriod.MONTH, datetime(2026, 6, 1, tzinfo=UTC), id="month"),
+    ],
 )
 def test_a_budget_ends_with_its_utc_period(period: BudgetPeriod, next_period: datetime) -> None:
     limits = Limits()
     entry = a_key(AGENT_KEY, "coder", "agent", budget=Budget(tokens=100, period=period))
     limits.settle(reserve(limits, entry, 10), 100, 1001.0)
     assert refused(lambda: reserve(limits, entry, 1, now=1002.0)).reason is Reason.BUDGET_EXHAUSTED
-    reserve(limits, entry, 1, now=9000.0, wall=next_period)
+    last_moment = next_period.timestamp() - 0.5
+    assert refused(lambda: reserve(limits, entry, 1, now=1003.0, wall=last_moment)).reason is Reason.BUDGET_EXHAUSTED
+    reserve(limits, entry, 1, now=9000.0, wall=next_period.timestamp())
+
+
+def test_what_is_in_flight_counts_for_a_budget() -> None:
+    limits = Limits()
+    entry = a_key(AGENT_KEY, "coder", "agent", budget=Budget(tokens=100))
+    held = reserve(limits, entry, 100)
+    assert refused(lambda: reserve(limits, entry, 1)).reason is Reason.BUDGET_EXHAUSTED
+    limits.settle(held, 40, 1001.0)
+    reserve(limits, entry, 1)
 
 
 def test_a_budget_that_demotes_does_not_refuse() -> None:
@@ -110,11 +131,12 @@ def test_a_budget_that_demotes_does_not_refuse() -> None:
     reserve(limits, entry, 1, now=1002.0)
 
 
-def test_each_of_four_workers_enforces_its_quarter() -> None:
-    limits, entry = Limits(share=0.25), key(requests_per_minute=60)
-    for _ in range(15):
-        reserve(limits, entry)
-    assert refused(lambda: reserve(limits, entry)).reason is Reason.KEY_REQUESTS
+def test_a_client_without_limits_has_no_account() -> None:
+    limits = Limits()
+    held = reserve(limits, key())
+    assert held is FREE
+    limits.settle(held, 100, 1001.0)
+    assert len(limits) == 0
 
 
 def test_accounts_of_unknown_clients_are_forgotten_when_idle() -> None:
@@ -123,7 +145,7 @@ def test_accounts_of_unknown_clients_are_forgotten_when_idle() -> None:
     limits.keep_only(frozenset())
     assert limits.concurrent("coder") == 1
     limits.settle(held, 1, 1001.0)
-    limits.keep_only(frozenset())
+    assert len(limits) == 0
     reserve(limits, entry)
 
 
@@ -135,4 +157,18 @@ def test_the_sliding_sum_is_that_of_the_last_sixty_seconds(steps: list[tuple[flo
         now += gap
         window.add(now, amount)
         added.append((now, amount))
-        assert window.total == sum(amount for at, amount in added if int(now) - int(at) < 60)
+        assert window.total == sum(amount for at, amount in added if int(now) - int(at) < STEPS)
+
+
+@given(st.lists(st.floats(0, 3), min_size=1, max_size=60), st.integers(1, 20))
+def test_no_sixty_seconds_hold_more_than_the_limit(gaps: list[float], limit: int) -> None:
+    limits, entry, now = Limits(), key(requests_per_minute=limit), 1000.0
+    passed: list[float] = []
+    for gap in gaps:
+        now += gap
+        try:
+            reserve(limits, entry, now=now)
+        except Refusal:
+            continue
+        passed.append(now)
+    assert all(sum(first <= at <= first + 60 for at in passed) <= limit for first in passed)

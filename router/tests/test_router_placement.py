@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from hlserve_api.routing import PriorityOrder, QueueRule, ShareRule, SpillRule, 
 from hlserve_router.testing.documents import AGENT_KEY, BATCH_KEY, INTERACTIVE_KEY, a_class, a_pool, a_table
 from hlserve_router.testing.engine import ScriptedEngine
 from hlserve_router.testing.running import RunningRouter
-from hlserve_router.testing.scripts import DONE, ORDINARY, delta, held, reply, stream, usage_event
+from hlserve_router.testing.scripts import DONE, ORDINARY, delta, held, in_turn, reply, stream, usage_event
 from hlserve_router.testing.stage import Stage
 
 CHAT = "/v1/chat/completions"
@@ -229,28 +228,6 @@ async def four_engines(stage: Stage) -> tuple[RunningRouter, list[ScriptedEngine
     return await stage.router(a_table(a_pool("agents", *(e.url for e in made)), a_class("agent", "agents"))), made
 
 
-def session_of(body: Any) -> str:
-    return str(body["messages"][1]["content"][:12])
-
-
-async def test_sessions_stay_and_spread_although_all_share_one_system_prompt(stage: Stage) -> None:
-    router, made = await four_engines(stage)
-    system = {"role": "system", "content": "S" * 9_000}
-    for turn in range(4):
-        for session in range(32):
-            first = {"role": "user", "content": f"session {session:04d} " + "x" * 300}
-            later = [{"role": "assistant", "content": f"turn {n}"} for n in range(turn)]
-            await router.post(CHAT, {"model": "m1", "messages": [system, first, *later], "max_tokens": 9})
-    homes: dict[str, Counter[int]] = {}
-    for index, engine in enumerate(made):
-        for request in engine.requests:
-            homes.setdefault(session_of(request.json), Counter())[index] += 1
-    stuck = sum(max(counts.values()) for counts in homes.values())
-    assert stuck / (32 * 4) >= 0.95
-    assert max(len(engine.requests) for engine in made) <= 1.4 * 32 * 4 / 4
-    assert router.count("hlserve_router_affinity_total", "agent", "agents", "hit") >= 0.95 * 32 * 3
-
-
 @pytest.mark.parametrize("header", ["x-hlserve-session", "x-claude-code-session-id", "session_id"])
 async def test_a_session_header_keeps_its_engine(stage: Stage, header: str) -> None:
     router, made = await four_engines(stage)
@@ -259,26 +236,6 @@ async def test_a_session_header_keeps_its_engine(stage: Stage, header: str) -> N
             router.url + CHAT, json=NS, headers={"authorization": f"Bearer {AGENT_KEY}", header: "s1"}
         )
     assert sorted(len(engine.requests) for engine in made) == [0, 0, 0, 6]
-
-
-async def test_request_and_trace_ids_are_no_sessions(stage: Stage) -> None:
-    router, made = await four_engines(stage)
-    for _ in range(8):
-        await router.post(CHAT, NS, x_request_id="same", traceparent="00-same")
-    assert [len(engine.requests) for engine in made] == [2, 2, 2, 2]
-
-
-@pytest.mark.parametrize("path", [CHAT, "/v1/embeddings", "/v1/responses", "/v1/messages", "/generate"])
-async def test_load_is_counted_on_every_route(stage: Stage, path: str) -> None:
-    release = asyncio.Event()
-    made = [await stage.engine(held(release, ORDINARY)) for _ in range(2)]
-    router = await stage.router(a_table(a_pool("chat", *(e.url for e in made)), a_class("interactive", "chat")))
-    body = {"model": "m1", "input": "x", "text": "x", "messages": [], "max_tokens": 9}
-    asking = [asyncio.create_task(router.post(path, body, INTERACTIVE_KEY)) for _ in range(20)]
-    await router.until(lambda: sum(engine.open_sessions for engine in made) == 20)
-    assert [engine.open_sessions for engine in made] == [10, 10]
-    release.set()
-    await asyncio.gather(*asking)
 
 
 async def test_a_stored_response_is_its_clients_and_on_its_engine(stage: Stage) -> None:
@@ -304,6 +261,22 @@ async def test_a_stored_response_is_its_clients_and_on_its_engine(stage: Stage) 
         ("POST", "/v1/responses"), ("POST", "/v1/responses"), ("GET", "/v1/responses/resp_1"),
         ("POST", "/v1/responses/resp_1/cancel"),
     ]  # fmt: skip
+
+
+async def test_who_must_go_to_one_busy_engine_waits_and_holds_nobody_up(stage: Stage) -> None:
+    stored = reply(b'{"id":"resp_1","object":"response","usage":{"input_tokens":3,"output_tokens":2}}')
+    made = [await stage.engine(in_turn(stored, reply(b"{}", 503), stored)) for _ in range(2)]
+    pool = a_pool("agents", *(engine.url for engine in made), response_store=True)
+    router = await stage.router(a_table(pool, a_class("agent", "agents")))
+    body = {"model": "m1", "input": "x"}
+    assert (await router.post("/v1/responses", body)).status_code == 200
+    home, other = sorted(made, key=lambda engine: len(engine.requests), reverse=True)
+    follows = asyncio.create_task(router.post("/v1/responses", {**body, "previous_response_id": "resp_1"}))
+    await router.until(lambda: router.router.proxy.admission.waiting == 1)
+    assert (await router.post("/v1/responses", body)).status_code == 200
+    assert not follows.done(), "its engine asked to be left alone"
+    assert (await follows).status_code == 200
+    assert [len(engine.requests) for engine in (home, other)] == [3, 1]
 
 
 async def test_generate_without_a_model_takes_the_only_one(stage: Stage) -> None:

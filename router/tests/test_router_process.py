@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from hlserve_router.__main__ import main
-from hlserve_router.supervisor import merge, merge_pages, samples
+from hlserve_router.merging import merge, merge_pages, samples
 from hlserve_router.testing.documents import AGENT_KEY
 from hlserve_router.testing.engine import Session, scripted_engine
 from hlserve_router.testing.process import plain_client, router_process, start
@@ -33,7 +34,7 @@ async def accepts(url: str) -> bool:
     return True
 
 
-async def test_sigterm_fails_readiness_lets_streams_finish_and_exits_with_0(tmp_path: Path) -> None:
+async def test_b66_sigterm_fails_readiness_lets_streams_finish_and_exits_with_0(tmp_path: Path) -> None:
     release = asyncio.Event()
 
     async def play(session: Session) -> None:
@@ -79,17 +80,19 @@ async def test_a_port_in_use_is_one_sentence_and_exit_code_2(tmp_path: Path) -> 
     ("options", "words"),
     [
         pytest.param(("--workers", "0"), "--workers (or HLSERVE_ROUTER_WORKERS)", id="no workers"),
+        pytest.param(("--host", "[::1]"), "give --host an address of this machine", id="an address that is none"),
         pytest.param(
             ("--admin-token-file", "/nowhere/token"),
             "/nowhere/token cannot be read",
             id="a token file that is not there",
         ),
-        pytest.param((), "--table (or HLSERVE_ROUTER_TABLE): Field required", id="no table"),
+        pytest.param(("--admin-token-file", "/dev/null"), "/dev/null is empty", id="a token file without a token"),
+        pytest.param(("--admin-token-file", sys.executable), "is no text", id="a token file that is none"),
     ],
 )
 def test_a_wrong_setting_is_one_sentence_and_exit_code_2(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
-    table = ("--table", str(tmp_path / "table.json")) if options else ()
-    result = CliRunner().invoke(main, [*table, "--port", "0", *options])
+    given = ["--table", str(tmp_path / "table.json"), "--keyring", str(tmp_path / "keyring.json"), "--port", "0"]
+    result = CliRunner().invoke(main, [*given, *options])
     assert result.exit_code == 2
     assert words in result.output
     assert result.output.count("\n") == 1
@@ -147,7 +150,7 @@ async def test_b63_no_prompt_and_no_key_in_logs_or_metrics_and_no_proxy_of_the_e
     ended = [(line["outcome"], line["reason"]) for line in lines if line["message"] == "request"]
     assert ended[:2] == [("ok", ""), ("rejected", "invalid_key")]
     assert len(ended) == 9
-    assert next(line for line in lines if line["message"] == "limits")["share_of_every_limit"] == 1
+    assert next(line for line in lines if line["message"] == "limits")["store"] == "memory"
     for secret in SECRETS:
         assert secret not in log
         assert secret not in metrics
@@ -220,3 +223,15 @@ def test_documents_of_workers_are_merged() -> None:
     assert merge(one, two) == {
         "pools": [{"name": "a", "inFlight": 5, "inFlightByClass": {"x": 3, "y": 2}, "bytesPerToken": 4.0, "running": 7}]
     }
+
+
+def test_workers_have_a_document_only_if_all_of_them_have_it() -> None:
+    """A revoked key is gone, and an engine drains, once the last worker knows; a third one that lags must not be outvoted."""
+    new = {"generations": {"table": "g2", "keyrings": {"a": "k2", "b": "k1"}}, "draining": {"pod-1": 2, "pod-2": 0}}
+    old = {"generations": {"table": "g1", "keyrings": {"a": "k2"}}, "draining": {"pod-1": 1}}
+    for workers in ([new, old, new], [old, new, new], [new, new, old]):
+        first, second, third = workers
+        merged = merge(merge(first, second), third)
+        assert merged["generations"] == {"table": None, "keyrings": {"a": "k2", "b": None}}
+        assert merged["draining"] == {"pod-1": 5}
+    assert merge(new, new)["generations"] == new["generations"]

@@ -14,7 +14,7 @@ from hlserve_api.routing import Budget, ClassLimits, HeaderOverride, KeyEntry, K
 from hlserve_router.testing.documents import AGENT_KEY, a_class, a_key, a_keyring, a_pool, a_table, some_timeouts
 from hlserve_router.testing.engine import Play, ScriptedEngine, Session
 from hlserve_router.testing.running import RunningRouter
-from hlserve_router.testing.scripts import DONE, ORDINARY, delta, held, in_turn, reply, stream
+from hlserve_router.testing.scripts import DONE, ORDINARY, delta, held, in_turn, reply, silent, stream
 from hlserve_router.testing.stage import Stage
 
 CHAT = "/v1/chat/completions"
@@ -125,6 +125,19 @@ CASES = [
         "/v1/completions",
         pool={"context_length": 100},
     ),
+    Case(
+        "a longer reply than the class gives",
+        R.OUTPUT_TOO_LARGE,
+        {**NS, "max_tokens": 5, "max_completion_tokens": 101},
+        route={"limits": ClassLimits(max_output_tokens=100)},
+    ),
+    Case(
+        "a reply without a limit where the class has one",
+        R.OUTPUT_TOO_LARGE,
+        {"text": "hi", "sampling_params": {"temperature": 0}},
+        "/generate",
+        route={"limits": ClassLimits(max_output_tokens=100)},
+    ),
     Case("a used-up budget", R.BUDGET_EXHAUSTED, entry=coder(budget=Budget(tokens=0))),
     Case(
         "no engine listening",
@@ -149,7 +162,7 @@ CASES = [
     Case(
         "an engine that never answers",
         R.TOTAL_TIMEOUT,
-        play=held(asyncio.Event(), ORDINARY),
+        play=silent,
         route={"timeouts": some_timeouts(total_seconds=1)},
         reaches_engine=True,
     ),
@@ -157,7 +170,7 @@ CASES = [
         "an engine that never begins a stream",
         R.ENGINE_SILENT,
         {**NS, "stream": True},
-        play=held(asyncio.Event(), ORDINARY),
+        play=silent,
         route={"timeouts": some_timeouts(start_seconds=1)},
         reaches_engine=True,
     ),
@@ -349,10 +362,17 @@ async def test_headers_above_the_bound(stage: Stage) -> None:
     assert not engine.requests
 
 
+class Broken(dict[str, int]):
+    """A state that cannot be."""
+
+    def __setitem__(self, *_: Any) -> None:
+        raise RuntimeError("broken")
+
+
 async def test_a_fault_of_our_own(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     engine = await stage.engine(ORDINARY)
     router = await stage.router(plain(engine.url))
-    router.router.proxy.budget = None  # type: ignore[assignment]  # a state that cannot be
+    router.router.proxy.pools.pools["agents"].in_flight_by_class = Broken()
     answer = await router.post(CHAT, NS)
     assert_refused(answer, Reason.INTERNAL_ERROR)
     assert router.count("hlserve_router_internal_errors_total") >= 1

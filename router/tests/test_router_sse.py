@@ -4,16 +4,22 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hlserve_router.sse import (
+    CLOSING_MARKS,
     HOLD_BYTES,
+    TEXT_FORMS,
     StreamSplitter,
+    closes,
     event_data,
     events,
     has_error,
+    has_usage,
     is_complete,
+    is_ordinary,
+    is_text_event,
     read_error,
     read_usage,
     without_usage_chunks,
@@ -120,6 +126,27 @@ def test_complete(data: bytes, finish: Finish, want: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("data", "finish", "want"),
+    [
+        pytest.param(b"data: [DONE]", Finish.DONE, True, id="[DONE]"),
+        pytest.param(
+            b'event: message_stop\ndata: {"type": "message_stop"}', Finish.MESSAGE_STOP, True, id="message_stop"
+        ),
+        pytest.param(b'event: message_stop\ndata: {"type": "mess', Finish.MESSAGE_STOP, False, id="its data cut"),
+        pytest.param(b"event: message_stop\n", Finish.MESSAGE_STOP, False, id="its data not there"),
+        pytest.param(
+            b'event: response.completed\ndata: {"response": {"out', Finish.RESPONSE_TERMINAL, False, id="a response cut"
+        ),
+        pytest.param(STOP[:-2], Finish.DONE, False, id="another event"),
+    ],
+)
+def test_a_last_event_without_its_blank_line_closes_a_stream_if_it_is_whole(
+    data: bytes, finish: Finish, want: bool
+) -> None:
+    assert closes(data, finish) is want
+
+
+@pytest.mark.parametrize(
     ("data", "dropped"),
     [
         pytest.param(usage_event(), True, id="empty choices and usage"),
@@ -195,3 +222,39 @@ def test_two_data_lines_are_one_event() -> None:
     assert json.loads(event_data(both) or b"") == {"choices": []}
     assert event_data(b": queued\n\n") is None
     assert list(events(both + b"rest")) == [both, b"rest"]
+
+
+PIECES = (
+    b'data: {"id":"', b"data: {", b'"usage":null', b'"usage":null}', b'"usage":{"prompt_tokens":1}', b'"usage": {', b'"meta_info":{',
+    b'{"error":{"message":"x"}}', b"event: error\n", b"data: [DONE]", b"event: message_stop\n", b'data: {"type":"message_stop"}',
+    b"event: content_block_delta\n", b"event: response.output_text.delta\n", b"event: response.completed\n", b"x", b'"', b"}",
+    b"\n", b"\n\n", b"\r\n", b"\r",
+)  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join), st.sampled_from(Finish))
+@example(b'data: {"id":"1","usage":null}\n\n', Finish.DONE)
+@example(b'event: content_block_delta\ndata: {"type":"content_block_delta"}\n\n', Finish.MESSAGE_STOP)
+def test_what_passes_unread_holds_nothing_that_a_relay_must_know_of(data: bytes, finish: Finish) -> None:
+    form, mark = TEXT_FORMS[finish], CLOSING_MARKS[finish]
+    passes = (form is not None and is_text_event(data, form)) or (mark != b"" and is_ordinary(data, mark))
+    if passes:
+        assert not is_complete(data, finish)
+        assert not has_error(data)
+        assert not has_usage(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "finish"),
+    [
+        pytest.param(b'data: {"id":"1","choices":[],"usage":null}\n\n', Finish.DONE, id="a chat chunk"),
+        pytest.param(b'event: content_block_delta\ndata: {"a":{}}\n\n', Finish.MESSAGE_STOP, id="a message's delta"),
+        pytest.param(
+            b'event: response.output_text.delta\ndata: {"a":1}\n\n', Finish.RESPONSE_TERMINAL, id="a response's delta"
+        ),
+    ],
+)
+def test_the_text_of_each_kind_of_stream_passes_unread(data: bytes, finish: Finish) -> None:
+    form = TEXT_FORMS[finish]
+    assert form is not None
+    assert is_text_event(data, form)

@@ -1,20 +1,37 @@
 """The numbers that a request leaves behind: counters, times, tokens to charge, its log line."""
 
+from typing import Final
+
 from hlserve_api.answers import ANSWERS, Outcome
 from hlserve_api.routing import Intent
 from hlserve_router.classify import Classified, Rule
 from hlserve_router.errors import Refusal
 from hlserve_router.exchange import Exchange
+from hlserve_router.meters import ClassMeters, PoolMeters
 from hlserve_router.metrics import Metrics
 from hlserve_router.outcome import Ending
+
+_OK: Final = Outcome.OK
+_CLAMPED: Final = Rule.CLAMPED
 
 
 def account(metrics: Metrics, exchange: Exchange, ending: Ending, now: float) -> None:
     """Counts a request's one outcome, its times and its tokens."""
-    class_name, pool = exchange.class_name, exchange.pool_name
+    plan, pool = exchange.plan, exchange.pool_plan
+    if plan is not None and pool is not None and ending.outcome is _OK:
+        pool.meters.ok.value += 1
+        plan.meters.client_ok.value += 1
+        _times(pool.meters, exchange, now)
+    else:
+        _other_outcome(metrics, exchange, ending)
+    if plan is not None and pool is not None:
+        _tokens(pool.meters, plan.meters, exchange)
+
+
+def _other_outcome(metrics: Metrics, exchange: Exchange, ending: Ending) -> None:
+    class_name, pool, outcome = exchange.class_name, exchange.pool_name, ending.outcome
     reason = ending.reason.value if ending.reason is not None else ""
     client = metrics.client_label(exchange.key.client)
-    outcome = ending.outcome
     metrics.count("hlserve_router_requests_total", (class_name, pool, outcome.value, reason))
     metrics.count("hlserve_router_client_requests_total", (client, class_name, outcome.value))
     if outcome is Outcome.SHED:
@@ -22,67 +39,63 @@ def account(metrics: Metrics, exchange: Exchange, ending: Ending, now: float) ->
     if outcome is Outcome.CLIENT_GONE:
         stage = "queue" if not exchange.dispatched else "stream" if exchange.first_event else "prefill"
         metrics.count("hlserve_router_client_gone_total", (class_name, stage))
-    if not pool:
-        return
-    _times(metrics, exchange, ending, now)
-    _tokens(metrics, exchange, client)
 
 
-def _times(metrics: Metrics, exchange: Exchange, ending: Ending, now: float) -> None:
-    labels = (exchange.class_name, exchange.pool_name)
-    if ending.outcome is not Outcome.OK:
+def _times(meters: PoolMeters, exchange: Exchange, now: float) -> None:
+    arrived, first = exchange.arrived, exchange.first_event
+    meters.e2e.observe(now - arrived)
+    if not first or not exchange.streams:
         return
-    metrics.observe("hlserve_router_e2e_seconds", labels, now - exchange.arrived)
-    if not exchange.streams or not exchange.first_event:
-        return
-    metrics.observe("hlserve_router_ttft_seconds", labels, exchange.first_event - exchange.arrived)
+    meters.ttft.observe(first - arrived)
     tokens = exchange.usage.completion_tokens or 0
     if tokens > 1:
-        metrics.observe("hlserve_router_tpot_seconds", labels, (now - exchange.first_event) / (tokens - 1))
+        meters.tpot.observe((now - first) / (tokens - 1))
 
 
-def _tokens(metrics: Metrics, exchange: Exchange, client: str) -> None:
-    labels = (exchange.class_name, exchange.pool_name)
+def _tokens(meters: PoolMeters, client: ClassMeters, exchange: Exchange) -> None:
     usage = exchange.usage
-    output = usage.completion_tokens if usage.completion_tokens is not None else exchange.events
-    if usage.prompt_tokens:
-        metrics.count("hlserve_router_input_tokens_total", labels, usage.prompt_tokens)
-        if exchange.pool is not None and exchange.facts.exact_prompt_tokens is None and not exchange.facts.media:
-            exchange.pool.learn_token_size(exchange.facts.prompt_bytes, usage.prompt_tokens)
+    prompt, output = usage.prompt_tokens or 0, usage.completion_tokens
+    if output is None:
+        output = exchange.events
+    if prompt:
+        meters.input_tokens.value += prompt
+        facts, pool = exchange.facts, exchange.pool
+        if pool is not None and facts.exact_prompt_tokens is None and not facts.media:
+            pool.learn_token_size(facts.prompt_bytes, prompt)
     if usage.cached_tokens:
-        metrics.count("hlserve_router_cached_tokens_total", labels, usage.cached_tokens)
+        meters.cached_tokens.value += usage.cached_tokens
     if output > exchange.metered_tokens:
-        metrics.count("hlserve_router_output_tokens_total", labels, output - exchange.metered_tokens)
-    total = (usage.prompt_tokens or 0) + output
-    if total:
-        metrics.count("hlserve_router_client_tokens_total", (client,), total)
+        meters.output_tokens.value += output - exchange.metered_tokens
+    client.client_tokens.value += prompt + output
 
 
-def account_placement(metrics: Metrics, exchange: Exchange, now: float) -> None:
+def account_placement(metrics: Metrics, exchange: Exchange, class_: ClassMeters, pool: PoolMeters, now: float) -> None:
     """Counts that a request got an endpoint. Its wait and its affinity count once, its spills each time."""
-    class_name, pool = exchange.class_name, exchange.pool_name
     if exchange.attempts == 0:
-        metrics.observe("hlserve_router_queue_wait_seconds", (class_name,), now - exchange.submitted)
-        metrics.count("hlserve_router_affinity_total", (class_name, pool, exchange.affinity.value))
+        class_.queue_wait.observe(now - exchange.submitted)
+        pool.affinity[exchange.affinity].value += 1
     if exchange.spill is not None:
-        metrics.count("hlserve_router_spills_total", (class_name, pool, exchange.spill.value))
+        labels = (exchange.class_name, exchange.pool_name, exchange.spill.value)
+        metrics.count("hlserve_router_spills_total", labels)
 
 
-def meter(metrics: Metrics, exchange: Exchange) -> None:
-    """Counts reply tokens while they flow; `account` corrects to what the engine reports."""
-    seen = exchange.events - 3
-    if seen > exchange.metered_tokens and exchange.pool is not None:
-        labels = (exchange.class_name, exchange.pool_name)
-        metrics.count("hlserve_router_output_tokens_total", labels, seen - exchange.metered_tokens)
+def meter(exchange: Exchange) -> None:
+    """Counts reply tokens while they flow: what the engine has told so far, else what the events stand for, less those that may
+    hold none. `account` adds what is missing; taken back is nothing, as counters never fall.
+    """
+    told = exchange.usage.completion_tokens
+    seen = exchange.events - 3 if told is None else told
+    if seen > exchange.metered_tokens and exchange.pool_plan is not None:
+        exchange.pool_plan.meters.output_tokens.value += seen - exchange.metered_tokens
         exchange.metered_tokens = seen
 
 
-def account_class(metrics: Metrics, found: Classified, looks_like: Intent) -> None:
-    """Counts a wish for a higher class, and a key whose class does not fit what its request looks like."""
-    if found.rule is Rule.CLAMPED:
+def account_class(metrics: Metrics, found: Classified, looks_like: Intent | None) -> None:
+    """Counts a wish for a higher class, and a person's key that a program uses (`looks_like`)."""
+    if found.rule is _CLAMPED:
         metrics.count("hlserve_router_class_clamped_total", (found.route.name,))
-    if looks_like is not found.route.intent:
-        metrics.count("hlserve_router_class_advice_total", (found.route.name, looks_like.value))
+    if looks_like is not None:
+        metrics.count("hlserve_router_class_advice_total", (found.route.name, looks_like.value, "program"))
 
 
 def account_refusal(metrics: Metrics, refusal: Refusal) -> None:

@@ -51,6 +51,8 @@ def answer(refusal: Refusal, shape: Shape, request_id: str, random: Random) -> A
         headers.append((names.SHOULD_RETRY.encode(), b"false"))
     if rule.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
+    if refusal.allow is not None:
+        headers.append((b"allow", refusal.allow.encode()))
     return AnswerBytes(rule.status, tuple(headers), body)
 
 

@@ -1,42 +1,27 @@
 """The portable face: steps 1 to 8 as a plain ASGI application, on any server. One task per request, none per chunk."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-from hlserve_api.answers import Reason
-from hlserve_router.answers import AnswerBytes, answer
+from hlserve_router.answer_head import Headers, identity
 from hlserve_router.errors import Refusal
 from hlserve_router.exchange import Exchange
-from hlserve_router.head import read_head
-from hlserve_router.outcome import refused
-from hlserve_router.proxy import Proxy
+from hlserve_router.intake import Answer, Intake, declared_bytes
 from hlserve_router.relay import Relay
-from hlserve_router.state import ROUTES, STORED_RESPONSE, Route
-from hlserve_router.upstream import UpstreamClient
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-LINGER_SECONDS: Final = 5.0
-"""How long a client that is refused may go on sending: a connection closed on unread bytes is reset, answer and all."""
+WATCH_SECONDS: Final = 0.05
+"""After this time in progress, a request is watched for its client's leaving: most replies of a few tokens are over before."""
 HIGH_BYTES: Final = 256 * 1024
 LOW_BYTES: Final = 64 * 1024
 """Bytes that may wait for a slow client before the engine's socket is no longer read, and until it is again."""
-
-
-@dataclass(frozen=True, slots=True)
-class RequestRules:
-    """Bounds of requests."""
-
-    max_bytes: int = 64 * 1024 * 1024
-    max_header_bytes: int = 64 * 1024
-    timeout_seconds: float = 60.0
 
 
 class ClientGoneError(Exception):
@@ -56,9 +41,17 @@ class AsgiDownstream:
         self.relay: Relay | None = None
         self.done = self.cut_short = False
 
-    def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """Queues the response's head."""
-        self._put({"type": "http.response.start", "status": status, "headers": headers})
+    def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """Queues a complete answer."""
+        self.start(status, headers)
+        self.finish(body)
+
+    def start(self, status: int, headers: Headers, data: bytes = b"") -> None:
+        """Queues the response's head, and its first body bytes."""
+        mine = identity(self.relay.exchange) if self.relay is not None else []
+        self._put({"type": "http.response.start", "status": status, "headers": [*headers, *mine]})
+        if data:
+            self.write(data)
 
     def write(self, data: bytes) -> None:
         """Queues body bytes."""
@@ -68,10 +61,11 @@ class AsgiDownstream:
             self.relay.pause()
         self._put({"type": "http.response.body", "body": data, "more_body": True})
 
-    def finish(self) -> None:
-        """Queues the proper end."""
+    def finish(self, data: bytes = b"") -> None:
+        """Queues the last bytes and the proper end."""
         self.done = True
-        self._put({"type": "http.response.body", "body": b"", "more_body": False})
+        self._size += len(data)
+        self._put({"type": "http.response.body", "body": data, "more_body": False})
 
     def cut(self) -> None:
         """No proper end: the server closes the connection when the application returns."""
@@ -125,177 +119,122 @@ def _joined(messages: list[Message]) -> list[Message]:
 class AsgiFace:
     """The ASGI application for everything that is relayed, and for every path that is not served."""
 
-    proxy: Proxy
-    client: UpstreamClient
-    rules: RequestRules = RequestRules()
-    relays: set[Relay] = field(default_factory=set)
-    """Requests in progress."""
+    intake: Intake
+
+    @property
+    def relays(self) -> set[Relay]:
+        """Requests in progress."""
+        return self.intake.relays
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one HTTP request."""
-        method, path = scope["method"], scope["path"]
+        if await self.refuse_head(scope, send):
+            return
+        path = scope["path"]
         headers = list(scope["headers"])
         try:
-            self._check_headers(headers)
-            route, response_id, method = match(method, path)
-            exchange = self.proxy.open(route, headers)
-            if response_id is None:
-                _check_content_type(headers)
+            exchange, response_id = self.intake.open(scope["method"], path, headers)
         except Refusal as refusal:
-            await self._reject(refusal, path, headers, send)
+            await _send_answer(send, self.intake.reject(refusal, path, headers), None)
             return
-        exchange.method = method
-        if response_id is not None:
-            exchange.path = path.rstrip("/")
         await self._serve(exchange, response_id, headers, receive, send)
 
-    def tick(self, now: float) -> None:
-        """Checks the deadlines of all requests in progress."""
-        for relay in tuple(self.relays):
-            try:
-                relay.tick(now)
-            except Exception as error:  # the boundary of a request, as below
-                self._fault(relay, error)
-
-    def _fault(self, relay: Relay, error: Exception) -> None:
-        fields = {"rid": relay.exchange.rid}
-        logging.getLogger("hlserve_router").error("request failed", exc_info=error, extra={"fields": fields})
-        self.proxy.metrics.count("hlserve_router_internal_errors_total")
-        relay.broken()
-
-    def _check_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
-        limit = self.rules.max_header_bytes
-        size = 0
-        for name, value in headers:
-            size += len(name) + len(value)
-        if size > limit:
-            raise Refusal(Reason.HEADERS_TOO_LARGE, f"The headers are larger than the {limit} bytes that are served.")
+    async def refuse_head(self, scope: Scope, send: Send) -> bool:
+        """Answers a request whose head is too large. False: it is not, and nothing was sent."""
+        path = scope["path"]
+        headers = list(scope["headers"])
+        try:
+            self.intake.check_head(len(scope.get("raw_path") or path) + len(scope["query_string"]), headers)
+        except Refusal as refusal:
+            await _send_answer(send, self.intake.reject(refusal, path, headers), None)
+            return True
+        return False
 
     async def _serve(
-        self,
-        exchange: Exchange,
-        response_id: str | None,
-        headers: list[tuple[bytes, bytes]],
-        receive: Receive,
-        send: Send,
+        self, exchange: Exchange, response_id: str | None, headers: Headers, receive: Receive, send: Send
     ) -> None:
         down = AsgiDownstream()
-        relay = down.relay = Relay(self.proxy, self.client, exchange, down)
-        self.relays.add(relay)
-        watcher: asyncio.Task[None] | None = None
+        relay = down.relay = self.intake.relay(exchange, down)
+        watcher: _Watcher | None = None
         try:
             body = b"" if response_id is not None else await self._read_body(headers, receive)
-            watcher = asyncio.get_running_loop().create_task(_watch(receive, down))
+            watcher = _Watcher(receive, down)
             if response_id is not None:
                 relay.submit_stored(response_id)
             else:
                 relay.submit(body)
             await down.pump(send)
         except Refusal as refusal:
-            self.proxy.settle(exchange, refused(refusal.reason))
-            made = answer(refusal, exchange.head.shape, exchange.head.request_id, self.proxy.random)
-            await _send_answer(send, made, exchange.head.request_id, linger=receive)
+            answer = self.intake.give_up(refusal, relay)
+            await _send_answer(send, answer, receive, self.intake.rules.linger_seconds)
         except (ClientGoneError, asyncio.CancelledError):
             relay.client_gone()
         except Exception as error:  # the boundary of a request: whatever is wrong in here must not take others along
-            self._fault(relay, error)
+            relay.fault(error)
             if not down.cut_short:
                 await down.pump(send)
         finally:
-            self.relays.discard(relay)
             if watcher is not None:
                 watcher.cancel()
             relay.client_gone()
 
-    async def _read_body(self, headers: list[tuple[bytes, bytes]], receive: Receive) -> bytes:
-        limit = self.rules.max_bytes
-        too_large = Refusal(Reason.BODY_TOO_LARGE, f"The body is larger than the {limit} bytes that are served.")
-        declared = next((value for name, value in headers if name == b"content-length"), b"0")
-        if declared.isdigit() and int(declared) > limit:
-            raise too_large
+    async def _read_body(self, headers: Headers, receive: Receive) -> bytes:
+        self.intake.check_body(declared_bytes(headers))
         pieces: list[bytes] = []
         size = 0
         try:
-            async with asyncio.timeout(self.rules.timeout_seconds):
+            async with asyncio.timeout(self.intake.rules.timeout_seconds):
                 while True:
                     message = await receive()
                     if message["type"] != "http.request":
                         raise ClientGoneError
                     piece = message.get("body", b"")
                     size += len(piece)
-                    if size > limit:
-                        raise too_large
+                    self.intake.check_body(size)
                     pieces.append(piece)
                     if not message.get("more_body", False):
                         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
         except TimeoutError as error:
-            raise Refusal(
-                Reason.BODY_TIMEOUT, f"The body did not arrive within {self.rules.timeout_seconds:g} s: send it again."
-            ) from error
-
-    async def _reject(self, refusal: Refusal, path: str, headers: list[tuple[bytes, bytes]], send: Send) -> None:
-        route = ROUTES.get(path.rstrip("/"))
-        head, _ = read_head(route, headers, self.proxy.request_id())
-        self.proxy.reject(route.name if route is not None else "unknown", refusal)
-        made = answer(refusal, head.shape, head.request_id, self.proxy.random)
-        # Told 401 instead of 100, a client need not send its body: then nobody knows where the next request begins.
-        expects = any(name == b"expect" for name, _ in headers)
-        await _send_answer(send, made, head.request_id, close=expects)
+            raise self.intake.body_too_slow() from error
 
 
-def match(method: str, path: str) -> tuple[Route, str | None, str]:
-    """The route, the stored response's id if the path names one, and the method. Raises Refusal (404, 405)."""
-    plain = path.rstrip("/")
-    route = ROUTES.get(plain)
-    if route is not None:
-        if method == "POST":
-            return route, None, method
-        raise Refusal(Reason.METHOD_NOT_ALLOWED, f"{route.path} takes POST, not {method[:16]}.")
-    if plain.startswith("/v1/responses/"):
-        response_id, _, action = plain.removeprefix("/v1/responses/").partition("/")
-        if action in ("", "cancel"):
-            wanted = "POST" if action else "GET"
-            if method == wanted:
-                return STORED_RESPONSE, response_id, method
-            raise Refusal(Reason.METHOD_NOT_ALLOWED, f"This path takes {wanted}, not {method[:16]}.")
-    served = (*ROUTES, "/v1/models")
-    hint = next((known for known in served if plain.endswith(known) or (plain and known == "/v1" + plain)), None)
-    advice = f"did you mean {hint}?" if hint else "the API is under /v1, see GET /v1/models."
-    raise Refusal(Reason.UNKNOWN_PATH, f"There is no {path[:128]!r} here: {advice}")
+class _Watcher:
+    """Waits for the client to close its connection, from `WATCH_SECONDS` on: a task costs a tenth of a short request."""
+
+    __slots__ = ("_down", "_receive", "_task", "_timer")
+
+    def __init__(self, receive: Receive, down: AsgiDownstream) -> None:
+        self._receive = receive
+        self._down = down
+        self._task: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(WATCH_SECONDS, self._begin)
+
+    def _begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        down = self._down
+        if down.relay is not None and not down.done:
+            down.relay.client_gone()
+            down.wake()
+
+    def cancel(self) -> None:
+        """The request is over."""
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
 
-def _check_content_type(headers: list[tuple[bytes, bytes]]) -> None:
-    for name, value in headers:
-        if name == b"content-type":
-            kind = value.partition(b";")[0].strip().lower()
-            if kind != b"application/json" and not kind.endswith(b"+json"):
-                raise Refusal(
-                    Reason.UNSUPPORTED_MEDIA_TYPE,
-                    "Send the body as `content-type: application/json`.",
-                    param="content-type",
-                )
-
-
-async def _watch(receive: Receive, down: AsgiDownstream) -> None:
-    """Waits for the client to close its connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    if down.relay is not None and not down.done:
-        down.relay.client_gone()
-        down.wake()
-
-
-async def _send_answer(
-    send: Send, made: AnswerBytes, request_id: str, *, close: bool = False, linger: Receive | None = None
-) -> None:
-    """Sends a complete answer. `close` ends the connection; so does `linger`, once the client has stopped sending."""
-    identity = [(b"x-request-id", request_id.encode()), (b"request-id", request_id.encode())]
-    closing = [(b"connection", b"close")] if close or linger is not None else []
-    await send({"type": "http.response.start", "status": made.status, "headers": [*made.headers, *identity, *closing]})
-    await send({"type": "http.response.body", "body": made.body, "more_body": linger is not None})
+async def _send_answer(send: Send, answer: Answer, linger: Receive | None, linger_seconds: float = 0.0) -> None:
+    """Sends a complete answer. With `linger`, the connection ends only once the client has stopped sending."""
+    closing = [(b"connection", b"close")] if answer.close else []
+    await send({"type": "http.response.start", "status": answer.status, "headers": [*answer.headers, *closing]})
+    await send({"type": "http.response.body", "body": answer.body, "more_body": linger is not None})
     if linger is not None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(LINGER_SECONDS):
+            async with asyncio.timeout(linger_seconds):
                 while (await linger()).get("more_body", False):
                     pass
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from hlserve_api.answers import Reason
 from hlserve_api.routing import ClassRoute, HeaderOverride, Intent, KeyEntry
 from hlserve_router.errors import Refusal
-from hlserve_router.state import BodyFacts
 
 
 class Rule(StrEnum):
@@ -77,11 +77,12 @@ def lowest(key: KeyEntry, own: ClassRoute, classes: Mapping[str, ClassRoute]) ->
 _AGENT_PROGRAMS = ("claude-cli", "claude-code", "codex", "opencode", "aider", "mini-swe-agent", "openhands", "cline")
 
 
-def advise(facts: BodyFacts, user_agent: str, has_session: bool) -> Intent:
-    """What the request looks like. Only ever a metric: it shows keys whose class does not fit their traffic."""
+def advise(user_agent: str, has_session: bool) -> Intent | None:
+    """What a request's sender says it is; None: nothing. Only ever a metric: it shows keys whose class does not fit their traffic."""
+    return Intent.AGENT if has_session or _is_agent_program(user_agent) else None
+
+
+@lru_cache(maxsize=1024)
+def _is_agent_program(user_agent: str) -> bool:
     agent = user_agent.lower()
-    if has_session or any(name in agent for name in _AGENT_PROGRAMS):
-        return Intent.AGENT
-    if facts.has_tools and not facts.stream:
-        return Intent.AGENT
-    return Intent.INTERACTIVE if facts.stream else Intent.BATCH
+    return any(name in agent for name in _AGENT_PROGRAMS)

@@ -3,7 +3,7 @@
 from typing import Final
 
 from hlserve_api.answers import Reason
-from hlserve_api.routing import ClassRoute, Timeouts
+from hlserve_api.routing import Timeouts
 from hlserve_router.errors import Refusal
 from hlserve_router.exchange import Exchange
 
@@ -11,9 +11,9 @@ CLIENT_TIMEOUT_MARGIN_SECONDS: Final = 10.0
 """An answer that is no stream is given up this long before its client would give up: then the client learns why."""
 
 
-def total_deadline(exchange: Exchange, route: ClassRoute) -> float:
-    """When the request must be over: by its class, or a little before its client would give up."""
-    total = float(route.timeouts.total_seconds)
+def total_deadline(exchange: Exchange, total_seconds: float) -> float:
+    """When the request must be over: by its class, which gives it so long, or a little before its client would give up."""
+    total = total_seconds
     timeout = exchange.head.read_timeout_seconds
     if timeout is not None and not exchange.streams:
         total = min(total, max(timeout - CLIENT_TIMEOUT_MARGIN_SECONDS, timeout / 2))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from hlserve_api.routing import ClassRoute, FairnessBy, KeyEntry, PoolRoute
+from hlserve_api.routing import ClassRoute, FairnessBy, KeyEntry, PoolRoute, TargetRole
 from hlserve_router.state import BodyFacts, Route
 
 OUTPUT_TOKENS_DEFAULT: Final = 512
@@ -26,9 +26,13 @@ def output_tokens(facts: BodyFacts, route: Route) -> int:
 
 
 def queue_ttl_seconds(route: ClassRoute, serving: Iterable[PoolRoute]) -> float:
-    """How long a request may wait in its class's queue: the shortest of what the class and its pools allow."""
-    pools = (pool.queue_ttl_milliseconds for pool in serving if pool.queue_ttl_milliseconds is not None)
-    return min((route.queue.ttl_milliseconds, *pools)) / 1000
+    """How long a request may wait in its class's queue: the shortest of what the class and its own pools allow.
+
+    A pool that the class only spills into has no say: batch work does not wait as short as chat does.
+    """
+    spill = {target.pool for target in route.targets if target.role is TargetRole.SPILL}
+    own = [pool.queue_ttl_milliseconds for pool in serving if pool.name not in spill]
+    return min((route.queue.ttl_milliseconds, *(ttl for ttl in own if ttl is not None))) / 1000
 
 
 def flow_of(key: KeyEntry, route: ClassRoute) -> str:

@@ -1,28 +1,29 @@
-"""Logs as one JSON object a line: time, level, message and the fields that a call passes as `extra={"fields": …}`."""
+"""The router's logs: what of the libraries' is kept, and how a line is written; the form is `hlserve_api.logs`.
 
+What clients and engines sent is in no log, at no level.
+"""
+
+import asyncio
 import logging
-import sys
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final, TextIO
 
 import msgspec
 
+from hlserve_api.logs import JsonFormatter, send
 
-class JsonFormatter(logging.Formatter):
-    """Formats a record as JSON."""
+_OURS: Final = "hlserve_router"
+_NOT_KEPT: Final = ("httpx", "httpcore")
+"""Their debug lines are headers and bodies."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        """One line."""
-        line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        line.update(getattr(record, "fields", {}))
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line).decode()
+
+def on_loop_error(_: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+    """What an event loop calls for a fault that nobody caught. Its own text would show what the callback was given."""
+    error = context.get("exception")
+    fault = error if isinstance(error, BaseException) else None
+    logging.getLogger(_OURS).error(
+        "event loop fault", exc_info=fault, extra={"fields": {"error": type(error).__name__}}
+    )
 
 
 class _CutIsMeant(logging.Filter):
@@ -32,18 +33,16 @@ class _CutIsMeant(logging.Filter):
         return "without completing response" not in str(record.msg)
 
 
-def set_up(level: str) -> None:
-    """Sends all logs to stderr as JSON."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter())
+def set_up(level: str, stream: TextIO | None = None) -> None:
+    """Sends all logs to `stream` (default: stderr) as JSON."""
+    send(level, JsonFormatter(_OURS, _line), _NOT_KEPT, stream)
     # What our lines do not show need not be found out: each costs as much as the rest of a line.
     logging._srcfile = None  # noqa: SLF001 - the switch that the documentation of logging names
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    logging.getLogger("httpcore").setLevel(logging.WARNING)
     logging.getLogger("uvicorn.error").addFilter(_CutIsMeant())
     for name in ("uvicorn", "uvicorn.error"):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _line(fields: dict[str, Any]) -> str:
+    return msgspec.json.encode(fields).decode()

@@ -21,6 +21,15 @@ Gauge = tuple[str, Labels, float]
 _DECLARED: Final = {metric.name: metric for metric in ROUTER}
 
 
+class Counter:
+    """One series. The hot path holds it and adds to `value`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+
 class Histogram:
     """One series: counts per bucket and the sum."""
 
@@ -51,26 +60,37 @@ class Metrics:
     """All counters and histograms of this process. Gauges are read from `gauges` at scrape time."""
 
     gauges: Callable[[], Iterable[Gauge]] = field(default=lambda: ())
-    _counters: dict[str, dict[Labels, float]] = field(default_factory=dict)
+    _counters: dict[str, dict[Labels, Counter]] = field(default_factory=dict)
     _histograms: dict[str, dict[Labels, Histogram]] = field(default_factory=dict)
     _clients: set[str] = field(default_factory=set)
 
     def count(self, name: str, labels: Labels = (), amount: float = 1.0) -> None:
         """Adds to a counter. Raises KeyError for an undeclared name."""
-        series = self._counters.get(name)
-        if series is None:
-            series = self._counters[_declared(name, MetricType.COUNTER).name] = {}
-        series[labels] = series.get(labels, 0.0) + amount
+        self.counter(name, labels).value += amount
 
     def observe(self, name: str, labels: Labels, value: float) -> None:
         """Adds to a histogram. Raises KeyError for an undeclared name."""
+        self.histogram(name, labels).observe(value)
+
+    def counter(self, name: str, labels: Labels = ()) -> Counter:
+        """A counter's series, to be held by what adds to it often; it is exported once it has counted. Raises KeyError."""
+        series = self._counters.get(name)
+        if series is None:
+            series = self._counters[_declared(name, MetricType.COUNTER).name] = {}
+        counter = series.get(labels)
+        if counter is None:
+            counter = series[labels] = Counter()
+        return counter
+
+    def histogram(self, name: str, labels: Labels = ()) -> Histogram:
+        """A histogram's series, likewise."""
         series = self._histograms.get(name)
         if series is None:
             series = self._histograms[_declared(name, MetricType.HISTOGRAM).name] = {}
         histogram = series.get(labels)
         if histogram is None:
             histogram = series[labels] = Histogram(_DECLARED[name].buckets)
-        histogram.observe(value)
+        return histogram
 
     def client_label(self, client: str) -> str:
         """The client's name, or `other` once as many names as the cap have been seen."""
@@ -83,15 +103,16 @@ class Metrics:
 
     def value(self, name: str, labels: Labels = ()) -> float:
         """A counter's value now (0 if it never counted)."""
-        return self._counters.get(name, {}).get(labels, 0.0)
+        counter = self._counters.get(name, {}).get(labels)
+        return 0.0 if counter is None else counter.value
 
     def series(self, name: str) -> dict[Labels, float]:
-        """A counter's series."""
-        return dict(self._counters.get(name, {}))
+        """A counter's series that have counted."""
+        return {labels: counter.value for labels, counter in self._counters.get(name, {}).items() if counter.value}
 
     def total(self, name: str) -> float:
         """A counter's value over all labels."""
-        return sum(self._counters.get(name, {}).values())
+        return sum(self.series(name).values())
 
     def families(self) -> Iterator[Family]:
         """Everything, in declared order."""
@@ -105,7 +126,7 @@ class Metrics:
         names = metric.label_names
         if metric.type is MetricType.COUNTER:
             counter = CounterMetricFamily(metric.name, metric.help, labels=names)
-            series = self._counters.get(metric.name, {})
+            series = self.series(metric.name)
             for labels, value in series.items() if names or series else [((), 0.0)]:
                 counter.add_metric(labels, value)
             return counter
@@ -116,6 +137,8 @@ class Metrics:
             return gauge
         family = HistogramMetricFamily(metric.name, metric.help, labels=names)
         for labels, histogram in self._histograms.get(metric.name, {}).items():
+            if not any(histogram.counts):
+                continue
             family.add_metric(labels, histogram.cumulative(), histogram.total)
         return family
 

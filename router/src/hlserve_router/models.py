@@ -21,12 +21,14 @@ def allowed_models(key: KeyEntry, models: Mapping[str, str]) -> Mapping[str, str
 
 def choose_model(models: Mapping[str, str], name: str | None) -> str:
     """The model that a request means; it may leave the name out if there is one only. Raises Refusal (400, 404)."""
-    if name is None:
-        served = set(models.values())
-        if len(served) != 1:
-            raise Refusal(Reason.MISSING_MODEL, "Several models are served: name one in `model`.", param="model")
-        name = next(iter(served))
-    return find_model(models, name)[1]
+    if name is not None:
+        return find_model(models, name)[1]
+    served = set(models.values())
+    if not served:
+        raise Refusal(Reason.MODEL_NOT_FOUND, "There is no model for this key: see GET /v1/models.", param="model")
+    if len(served) > 1:
+        raise Refusal(Reason.MISSING_MODEL, "Several models are served: name one in `model`.", param="model")
+    return served.pop()
 
 
 def describe_models(models: Mapping[str, str], *, anthropic: bool) -> dict[str, Any]:

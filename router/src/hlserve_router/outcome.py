@@ -1,6 +1,7 @@
 """How a request ended: exactly one `Ending` each."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from hlserve_api.answers import ANSWERS, Outcome, Reason
 
@@ -25,11 +26,21 @@ def refused(reason: Reason) -> Ending:
 
 def passed(status: int) -> Ending:
     """The ending of a complete engine answer with this status."""
+    ending = _PASSED.get(status)
+    if ending is None:
+        ending = Ending(_outcome_of(status), None, status)
+        if len(_PASSED) < _PASSED_MAX:
+            _PASSED[status] = ending
+    return ending
+
+
+def _outcome_of(status: int) -> Outcome:
     if status < 400:
-        return Ending(Outcome.OK, None, status)
-    if status < 500:
-        return Ending(Outcome.ENGINE_REJECTED, None, status)
-    return Ending(Outcome.ENGINE_ERROR, None, status)
+        return Outcome.OK
+    return Outcome.ENGINE_REJECTED if status < 500 else Outcome.ENGINE_ERROR
 
 
+_PASSED: dict[int, Ending] = {}
+_PASSED_MAX: Final = 600
+"""Endings are made once: nearly every request has one of very few."""
 CLIENT_GONE = Ending(Outcome.CLIENT_GONE, None, 499)

@@ -20,6 +20,9 @@ class Receiver(Protocol):
     def upstream_failed(self, failure: Failure, detail: str) -> None:
         """It broke. `detail` is for logs."""
 
+    def fault(self, error: Exception) -> None:
+        """One of the other calls raised this: a fault of the router itself. Never raises."""
+
 
 class Discard:
     """A receiver for calls whose answer does not matter (an abort)."""
@@ -37,3 +40,6 @@ class Discard:
 
     def upstream_failed(self, failure: Failure, detail: str) -> None:
         """Ignored."""
+
+    def fault(self, error: Exception) -> None:
+        """Ignored: nothing here can raise."""

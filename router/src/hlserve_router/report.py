@@ -8,26 +8,28 @@ from hlserve_router.metrics import Gauge
 from hlserve_router.proxy import Proxy
 from hlserve_router.tables import Tables
 
-ZOMBIE_GRACE_SECONDS = 10.0
 
-
-def gauges(proxy: Proxy, tables: Tables) -> Iterator[Gauge]:
+def gauges(proxy: Proxy, tables: Tables, abort_grace_seconds: float) -> Iterator[Gauge]:
     """Every gauge, read now."""
     now = proxy.now()
     for name, pool in proxy.pools.pools.items():
         for class_name, count in pool.in_flight_by_class.items():
-            yield "hlserve_router_in_flight_requests", (class_name, name), count
-            yield "hlserve_router_in_flight_tokens", (class_name, name), pool.tokens_by_class[class_name]
+            yield "hlserve_router_in_flight_requests", (class_name, name), count - pool.elsewhere.get(class_name, 0)
+            yield "hlserve_router_in_flight_tokens", (class_name, name), pool.tokens_by_class.get(class_name, 0)
         endpoints = pool.endpoints.values()
         yield "hlserve_router_pool_endpoints", (name,), sum(endpoint.usable(now) for endpoint in endpoints)
-        yield "hlserve_router_zombie_requests", (name,), sum(zombies(endpoint, now) for endpoint in endpoints)
+        yield (
+            "hlserve_router_zombie_requests",
+            (name,),
+            sum(zombies(endpoint, now, abort_grace_seconds) for endpoint in endpoints),
+        )
         for endpoint in endpoints:
-            yield "hlserve_router_endpoint_up", (name, endpoint.id), endpoint.reachable
-            yield "hlserve_router_endpoint_in_flight_requests", (name, endpoint.id), endpoint.in_flight
+            yield "hlserve_router_endpoint_up", (name, endpoint.label), endpoint.reachable
+            yield "hlserve_router_endpoint_in_flight_requests", (name, endpoint.label), endpoint.own_in_flight
             for state in BreakerState:
                 yield (
                     "hlserve_router_endpoint_breaker",
-                    (name, endpoint.id, state.value),
+                    (name, endpoint.label, state.value),
                     endpoint.breaker(now) is state,
                 )
     for class_name in proxy.pools.classes:
@@ -38,12 +40,17 @@ def gauges(proxy: Proxy, tables: Tables) -> Iterator[Gauge]:
         yield "hlserve_router_table_info", (proxy.pools.table.generation[:12],), 1
         yield "hlserve_router_table_applied_timestamp_seconds", (), tables.applied_at
     yield "hlserve_router_keys", (), len(proxy.keyrings)
+    if proxy.limits.shared:
+        yield "hlserve_router_limits_store_up", (), not proxy.limits.away
+        yield "hlserve_router_limits_routers", (), proxy.limits.members
+    for kind, age in tables.ages().items():
+        yield "hlserve_router_source_age_seconds", (kind.value,), age
 
 
-def zombies(endpoint: EndpointState, now: float) -> int:
-    """Requests that the router gave up at least 10 s ago and that the engine, by its gauges, still seems to run."""
+def zombies(endpoint: EndpointState, now: float, grace_seconds: float) -> int:
+    """Requests that the router gave up longer than the grace ago and that the engine, by its gauges, still seems to run."""
     endpoint.forget_aborted(now)
-    given_up = sum(now - at > ZOMBIE_GRACE_SECONDS for at in endpoint.aborted.values())
+    given_up = sum(now - at > grace_seconds for at in endpoint.aborted.values())
     gauges = endpoint.gauges
     if gauges is None or not given_up:
         return 0
@@ -56,7 +63,7 @@ def report(proxy: Proxy, tables: Tables, *, draining: bool) -> dict[str, Any]:
     pools = proxy.pools.pools
     backlog: dict[str, int] = {name: sum(pool.tokens_by_class.values()) for name, pool in pools.items()}
     for lane in proxy.admission.lanes():
-        waiting = sum(entry.cost_tokens for entry in lane.queue)
+        waiting = sum(entry.cost_tokens for entry in lane.entries())
         for target in lane.route.targets[:1]:
             backlog[target.pool] = backlog.get(target.pool, 0) + waiting
     wall = proxy.clocks.wall()
@@ -66,17 +73,19 @@ def report(proxy: Proxy, tables: Tables, *, draining: bool) -> dict[str, Any]:
             "keyrings": proxy.keyrings.generations,
         },
         "problems": tables.problems,
+        "sourceAgeSeconds": {kind.value: round(age, 1) for kind, age in tables.ages().items()},
         "routerDraining": draining,
-        "draining": {e.id: e.in_flight for e in proxy.pools.endpoints() if e.draining},
+        "draining": {e.id: e.own_in_flight for e in proxy.pools.endpoints() if e.draining},
         "backlogTokens": backlog,
         "lastUsed": {
             name: wall - (now - p.last_used) if p.last_used is not None else None for name, p in pools.items()
         },
+        "keysLastUsed": {client: round(wall - (now - used), 3) for client, used in proxy.lately_used().items()},
         "slo": {},
     }
 
 
-def pools(proxy: Proxy) -> list[dict[str, Any]]:
+def pools(proxy: Proxy, abort_grace_seconds: float) -> list[dict[str, Any]]:
     """Every pool with its endpoints."""
     now = proxy.now()
     return [
@@ -85,32 +94,34 @@ def pools(proxy: Proxy) -> list[dict[str, Any]]:
             "mode": pool.route.mode.value,
             "model": pool.route.model,
             "aliases": list(pool.route.aliases),
-            "inFlight": sum(endpoint.in_flight for endpoint in pool.endpoints.values()),
-            "inFlightByClass": dict(pool.in_flight_by_class),
+            "inFlight": sum(endpoint.own_in_flight for endpoint in pool.endpoints.values()),
+            "inFlightByClass": pool.own_by_class(),
             "bytesPerToken": round(pool.bytes_per_token, 2),
-            "endpoints": [_endpoint(endpoint, now) for endpoint in pool.endpoints.values()],
+            "endpoints": [_endpoint(endpoint, now, abort_grace_seconds) for endpoint in pool.endpoints.values()],
         }
         for name, pool in proxy.pools.pools.items()
     ]
 
 
-def _endpoint(endpoint: EndpointState, now: float) -> dict[str, Any]:
+def _endpoint(endpoint: EndpointState, now: float, abort_grace_seconds: float) -> dict[str, Any]:
     gauges = endpoint.gauges
     return {
         "id": endpoint.id,
+        "name": endpoint.label,
         "url": endpoint.url,
         "usable": endpoint.usable(now),
         "reachable": endpoint.reachable,
+        "ready": endpoint.ready,
         "draining": endpoint.draining,
         "breaker": endpoint.breaker(now).value,
         "busy": endpoint.busy(now),
-        "inFlight": endpoint.in_flight,
-        "inFlightTokens": endpoint.in_flight_tokens,
+        "inFlight": endpoint.own_in_flight,
+        "inFlightTokens": endpoint.in_flight_tokens - endpoint.elsewhere[1],
         "sessions": endpoint.sessions,
         "running": gauges.running if gauges is not None else None,
         "queued": gauges.queued if gauges is not None else None,
         "tokenUsage": gauges.token_usage if gauges is not None else None,
-        "zombies": zombies(endpoint, now),
+        "zombies": zombies(endpoint, now, abort_grace_seconds),
     }
 
 
@@ -130,7 +141,7 @@ def classes(proxy: Proxy) -> list[dict[str, Any]]:
                 1000 * max((lane.oldest_wait_seconds(now) for lane in lanes if lane.route.name == name), default=0.0)
             ),
             "spilling": any(lane.spilling for lane in lanes if lane.route.name == name),
-            "inFlight": sum(pool.in_flight_by_class.get(name, 0) for pool in proxy.pools.pools.values()),
+            "inFlight": sum(pool.own_by_class().get(name, 0) for pool in proxy.pools.pools.values()),
         }
         for name, route in proxy.pools.classes.items()
     ]

@@ -44,6 +44,11 @@ class StreamSplitter:
         """True if what was passed on so far ends at an event boundary."""
         return not self._inside
 
+    @property
+    def empty(self) -> bool:
+        """True if nothing is held and what was passed on ends at an event boundary."""
+        return not self.held and not self._inside
+
     def feed(self, data: bytes) -> bytes:
         """The bytes that may be passed on now; the rest is held."""
         if self.held:
@@ -65,6 +70,10 @@ class StreamSplitter:
         """Gives up the incomplete event and returns it."""
         held, self.held = self.held, b""
         return held
+
+
+UNUSED: Final = StreamSplitter()
+"""For an answer that is no stream; it is never fed."""
 
 
 def _last_boundary(data: bytes) -> int:
@@ -103,6 +112,48 @@ def event_data(event: bytes) -> bytes | None:
     return b"\n".join(lines) if lines else None
 
 
+CLOSING_MARKS: Final = {
+    Finish.DONE: b"[DONE]",
+    Finish.MESSAGE_STOP: b"message_stop",
+    Finish.RESPONSE_TERMINAL: b"",
+    Finish.NONE: b"",
+}
+"""Bytes without which no event closes a stream of this kind; empty where there are none to look for."""
+
+
+TextForm = tuple[bytes, bytes, int]
+"""How an event begins and ends, and its number of line ends."""
+
+TEXT_FORMS: Final[dict[Finish, TextForm | None]] = {
+    Finish.DONE: (b'data: {"id":"', b'"usage":null}\n\n', 2),
+    Finish.MESSAGE_STOP: (b"event: content_block_delta\n", b"}\n\n", 3),
+    Finish.RESPONSE_TERMINAL: (b"event: response.output_text.delta\n", b"}\n\n", 3),
+    Finish.NONE: None,
+}
+"""The events that carry the text of a reply, as SGLang writes them."""
+
+
+def is_text_event(data: bytes, form: TextForm) -> bool:
+    """True for exactly one event of this form, so that it is no end, no error and holds no usage. False says nothing."""
+    begin, end, lines = form
+    return data.endswith(end) and data.startswith(begin) and data.count(b"\n") == lines
+
+
+def is_ordinary(data: bytes, closing_mark: bytes) -> bool:
+    """True if `data` surely holds no end, no error and no usage: nothing that a relay must know of.
+
+    A plain search for bytes, as this is asked of every piece of every stream. False says nothing.
+    """
+    if closing_mark in data or b"error" in data or b"meta_info" in data:
+        return False
+    at = data.find(b'"usage"')
+    while at >= 0:
+        if not data.startswith(b":null", at + 7):
+            return False
+        at = data.find(b'"usage"', at + 12)
+    return True
+
+
 def is_complete(data: bytes, finish: Finish) -> bool:
     """True if `data` holds the event that closes a complete stream of this kind."""
     if finish is Finish.DONE:
@@ -111,6 +162,22 @@ def is_complete(data: bytes, finish: Finish) -> bool:
         return b"message_stop" in data and _MESSAGE_STOP.search(data) is not None
     if finish is Finish.RESPONSE_TERMINAL:
         return _RESPONSE_TERMINAL.search(data) is not None
+    return True
+
+
+def closes(event: bytes, finish: Finish) -> bool:
+    """True if a last event that lacks its blank line closes a complete stream: its data must not be cut either."""
+    if not is_complete(event, finish):
+        return False
+    data = event_data(event)
+    return finish is Finish.NONE or (data is not None and (data.strip() == b"[DONE]" or _is_json(data)))
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        _json(data)
+    except msgspec.DecodeError:
+        return False
     return True
 
 
@@ -189,9 +256,14 @@ def _is_usage_chunk(event: bytes) -> bool:
     return isinstance(body, dict) and body.get("choices") == [] and body.get("usage") is not None
 
 
-_PROMPT: Final = re.compile(rb'"(?:prompt_tokens|input_tokens)"\s*:\s*(\d{1,12})')
-_COMPLETION: Final = re.compile(rb'"(?:completion_tokens|output_tokens)"\s*:\s*(\d{1,12})')
-_CACHED: Final = re.compile(rb'"(?:cached_tokens|cache_read_input_tokens)"\s*:\s*(\d{1,12})')
+_TOKENS: Final = re.compile(
+    rb'"(prompt|input|completion|output|cached|cache_read_input)_tokens"\s*:\s*(\d{1,12})(?!\d)'
+)
+_TOKEN_FIELDS: Final = {
+    b"prompt": "prompt_tokens", b"input": "prompt_tokens", b"completion": "completion_tokens",
+    b"output": "completion_tokens", b"cached": "cached_tokens", b"cache_read_input": "cached_tokens",
+}  # fmt: skip
+_USAGE_BYTES: Final = 2048
 _USAGE_AT: Final = re.compile(rb'"(?:usage|meta_info)"\s*:\s*\{')
 
 
@@ -202,13 +274,22 @@ def has_usage(data: bytes) -> bool:
 
 def read_usage(data: bytes, usage: Usage) -> None:
     """Takes the last usage numbers of `data` into `usage`; leaves what is not there."""
-    at = -1
-    for found in _USAGE_AT.finditer(data):
-        at = found.start()
+    at = _last_usage(data)
     if at < 0:
         return
-    tail = data[at : at + 2048]
-    for pattern, name in ((_PROMPT, "prompt_tokens"), (_COMPLETION, "completion_tokens"), (_CACHED, "cached_tokens")):
-        number = pattern.search(tail)
-        if number is not None:
-            setattr(usage, name, int(number.group(1)))
+    seen: set[str] = set()
+    for found in _TOKENS.finditer(data, at, at + _USAGE_BYTES):
+        name = _TOKEN_FIELDS[found.group(1)]
+        if name not in seen:
+            seen.add(name)
+            setattr(usage, name, int(found.group(2)))
+
+
+def _last_usage(data: bytes) -> int:
+    """Where the last usage that is not null begins; -1 if there is none."""
+    end = len(data)
+    while (at := max(data.rfind(b'"usage"', 0, end), data.rfind(b'"meta_info"', 0, end))) >= 0:
+        if _USAGE_AT.match(data, at) is not None:
+            return at
+        end = at
+    return -1

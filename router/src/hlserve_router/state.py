@@ -1,9 +1,15 @@
-"""The values that pass between the steps of a request. Frozen; nothing here does I/O or reads a clock."""
+"""The values that pass between the steps of a request. Nothing here does I/O or reads a clock.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+Those that are made for every request write their `__init__` out: the one of a dataclass is slower, most of all when the
+module is compiled.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 
 class Shape(StrEnum):
@@ -44,6 +50,8 @@ class Route:
     prompt_fields: tuple[str, ...] = ()
     output_limit_fields: tuple[str, ...] = ()
     usage_strippable: bool = False
+    has_turns: bool = False
+    """The prompt is a list of turns."""
     model_optional: bool = False
     generates: bool = True
 
@@ -53,7 +61,7 @@ ROUTES: Final[Mapping[str, Route]] = {
     for route in (
         Route(
             "chat", "/v1/chat/completions", Shape.OPENAI, RidTravel.HEADER, Finish.DONE,
-            ("messages",), ("max_tokens", "max_completion_tokens"), usage_strippable=True,
+            ("messages",), ("max_tokens", "max_completion_tokens"), usage_strippable=True, has_turns=True,
         ),
         Route(
             "completions", "/v1/completions", Shape.OPENAI, RidTravel.BODY_RID, Finish.DONE,
@@ -64,15 +72,15 @@ ROUTES: Final[Mapping[str, Route]] = {
         ),
         Route(
             "responses", "/v1/responses", Shape.RESPONSES, RidTravel.BODY_REQUEST_ID, Finish.RESPONSE_TERMINAL,
-            ("input",), ("max_output_tokens",),
+            ("input",), ("max_output_tokens",), has_turns=True,
         ),
         Route(
             "messages", "/v1/messages", Shape.ANTHROPIC, RidTravel.HEADER, Finish.MESSAGE_STOP,
-            ("messages",), ("max_tokens",),
+            ("messages",), ("max_tokens",), has_turns=True,
         ),
         Route(
             "count_tokens", "/v1/messages/count_tokens", Shape.ANTHROPIC, RidTravel.NONE, Finish.NONE,
-            ("messages",), generates=False,
+            ("messages",), has_turns=True, generates=False,
         ),
         Route(
             "tokenize", "/tokenize", Shape.OPENAI, RidTravel.NONE, Finish.NONE,
@@ -80,7 +88,7 @@ ROUTES: Final[Mapping[str, Route]] = {
         ),
         Route(
             "generate", "/generate", Shape.OPENAI, RidTravel.HEADER, Finish.DONE,
-            ("text", "input_ids"), (), model_optional=True,
+            ("text", "input_ids"), ("sampling_params.max_new_tokens",), model_optional=True,
         ),
     )
 }  # fmt: skip
@@ -98,43 +106,74 @@ class MediaRef:
     url: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, init=False)
 class BodyFacts:
     """The few things that the router needs to know of a request body. Sizes in tokens are estimates unless said."""
 
     model: str | None
-    stream: bool = False
-    wants_usage: bool = False
-    prompt_bytes: int = 0
-    exact_prompt_tokens: int | None = None
-    output_limit_tokens: int | None = None
-    choices: int = 1
-    session: str | None = None
-    prefix: bytes = b""
-    previous_response_id: str | None = None
-    background: bool = False
-    media: tuple[MediaRef, ...] = ()
-    has_tools: bool = False
-    model_span: tuple[int, int] | None = None
+    stream: bool
+    wants_usage: bool
+    prompt_bytes: int
+    exact_prompt_tokens: int | None
+    output_limit_tokens: int | None
+    choices: int
+    session: str | None
+    previous_response_id: str | None
+    background: bool
+    media: tuple[MediaRef, ...]
+    has_tools: bool
+    prompt: msgspec.Raw | None
+    """The prompt as it lies in the body; goes when the body goes."""
+    has_turns: bool
+    """The prompt is a list of turns, with system messages first."""
+
+    def __init__(
+        self,
+        model: str | None,
+        stream: bool = False,
+        wants_usage: bool = False,
+        prompt_bytes: int = 0,
+        exact_prompt_tokens: int | None = None,
+        output_limit_tokens: int | None = None,
+        choices: int = 1,
+        session: str | None = None,
+        previous_response_id: str | None = None,
+        background: bool = False,
+        media: tuple[MediaRef, ...] = (),
+        has_tools: bool = False,
+        prompt: msgspec.Raw | None = None,
+        has_turns: bool = False,
+    ) -> None:
+        self.model = model
+        self.stream = stream
+        self.wants_usage = wants_usage
+        self.prompt_bytes = prompt_bytes
+        self.exact_prompt_tokens = exact_prompt_tokens
+        self.output_limit_tokens = output_limit_tokens
+        self.choices = choices
+        self.session = session
+        self.previous_response_id = previous_response_id
+        self.background = background
+        self.media = media
+        self.has_tools = has_tools
+        self.prompt = prompt
+        self.has_turns = has_turns
 
 
-class EndpointView(NamedTuple):
-    """One endpoint at one moment, as the choice sees it. Tokens are the router's own estimate of work in flight."""
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The time constants of choice and admission, in seconds."""
 
-    id: str
-    pool: str
-    weight: int
-    in_flight: int
-    load_tokens: float
-    max_in_flight: int | None
-    in_flight_tokens: int
-    max_in_flight_tokens: int | None
-    usable: bool
-    ramp: float
-    """Slow start: 0 < ramp <= 1, the share of its fair load that a young endpoint should take."""
-    sessions: int
-    busy: bool = False
-    """True while it is only left alone for a moment (429, 503): its sessions come back to it."""
+    slow_start_seconds: float = 20.0
+    """Over this long a new endpoint grows into its full share."""
+    breaker_open_seconds: float = 10.0
+    """How long a breaker stays open at first; doubled with each failed probe, up to six times this."""
+    gauge_max_age_seconds: float = 5.0
+    """Older news of an engine is not believed."""
+    session_idle_seconds: float = 5.0
+    """A session without a request for so long no longer counts for its context; 0: sessions are not admitted, only requests."""
+    affinity_wait_seconds: float = 3.0
+    """Longest wait of an Agent request for the endpoint that has its prefix; Batch waits five times as long."""
 
 
 class AffinityResult(StrEnum):
@@ -150,6 +189,8 @@ class NoPlace(StrEnum):
     """Why no endpoint could take a request now."""
 
     FULL = "full"
+    TIGHT = "tight"
+    """An endpoint has a free slot, but not for this one: too many tokens, or its session's place is taken."""
     BUSY = "busy"
     DOWN = "down"
     EMPTY = "empty"
@@ -172,25 +213,44 @@ class Failure(StrEnum):
     PROTOCOL = "protocol"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Usage:
     """Tokens of one request as the engine reported them; None: not reported."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cached_tokens: int | None = None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None
+
+    def __init__(self) -> None:
+        self.prompt_tokens = self.completion_tokens = self.cached_tokens = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, init=False)
 class EngineRequest:
     """What is written to an engine's socket: head fields, then the body's pieces in order."""
 
     method: str
     path: str
-    headers: tuple[tuple[bytes, bytes], ...]
-    body: tuple[bytes | memoryview, ...] = field(default=())
+    headers: Sequence[tuple[bytes, bytes]]
+    body: tuple[bytes | memoryview, ...]
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        headers: Sequence[tuple[bytes, bytes]],
+        body: tuple[bytes | memoryview, ...] = (),
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.headers = headers
+        self.body = body
 
     @property
     def body_bytes(self) -> int:
         """Length of the body in bytes."""
         return sum(len(piece) for piece in self.body)
+
+
+EMPTY_REQUEST: Final = EngineRequest("", "", ())
+"""In place of one that was sent."""

@@ -1,7 +1,8 @@
 """Several processes on one port: starts them, restarts one that dies, and answers the admin port for all of them.
 
-Each worker binds the client port for itself (SO_REUSEPORT), so the kernel spreads connections, and enforces its part of
-every limit and capacity. Counters of a worker that died stay in the sums: they never go down.
+The workers take connections from one listening socket (`accepting`), hold admission together by a ledger that each of them
+maps (`ledger`, `sharing`), and their clients' limits by a book that this process keeps, unless a store is named
+(`limit_store_pod`). Counters of a worker that died stay in the sums: they never go down.
 """
 
 import asyncio
@@ -15,26 +16,30 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import httpx
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from hlserve_router.admin_access import AdminToken, guard_changes, wants_drain
+from hlserve_router.ledger import VARIABLE as LEDGER_VARIABLE
+from hlserve_router.ledger import Handles, Ledger
+from hlserve_router.limit_store import MEMORY
+from hlserve_router.limit_store_pod import VARIABLE as LIMITS_VARIABLE
+from hlserve_router.limit_store_pod import PodBook
+from hlserve_router.merging import added, is_counter, merge, merge_pages, risen, samples
 from hlserve_router.server import AdminServer, url_of
 from hlserve_router.settings import Settings
 
 WORKER_VARIABLE: Final = "HLSERVE_ROUTER_IS_WORKER"
+LISTENER_VARIABLE: Final = "HLSERVE_ROUTER_LISTENER"
+"""Names the listening socket in a worker's environment."""
+PARENT_VARIABLE: Final = "HLSERVE_ROUTER_PARENT"
+"""Names the end of a pipe there whose other end is the supervisor's alone: killed, it can tell nobody that it ended."""
 RESTART_SECONDS: Final = 1.0
+METER_SECONDS: Final = 5.0
+"""How old the counters of a worker that is killed may be: nobody can ask it any more."""
+REPORT_PATH: Final = "/v1/report"
 _LISTENING: Final = re.compile(r"admin (http://\S+)")
-_SAME_EVERYWHERE: Final = frozenset(
-    {
-        "hlserve_router_endpoint_up", "hlserve_router_endpoint_breaker", "hlserve_router_table_info", "hlserve_router_keys",
-        "hlserve_router_table_applied_timestamp_seconds", "hlserve_router_pool_endpoints", "hlserve_router_zombie_requests",
-    }
-)  # fmt: skip
-"""Gauges that every worker sees alike: the largest is shown. Everything else is summed."""
-_SUMMED_KEYS: Final = frozenset(
-    {"inFlight", "inFlightTokens", "sessions", "queued", "queuedBytes", "inFlightByClass", "draining", "backlogTokens"}
-)
 _log = logging.getLogger("hlserve_router.supervisor")
 
 
@@ -42,6 +47,7 @@ _log = logging.getLogger("hlserve_router.supervisor")
 class Worker:
     """One place for a worker process."""
 
+    row: int = 0
     process: asyncio.subprocess.Process | None = None
     admin_url: str = ""
     up: asyncio.Event = field(default_factory=asyncio.Event)
@@ -60,10 +66,22 @@ class Supervisor:
     admin: socket.socket
     arguments: tuple[str, ...]
     workers: list[Worker] = field(init=False)
+    handles: Handles = field(init=False)
+    ledger: Ledger = field(init=False)
+    book: PodBook = field(init=False, default_factory=PodBook)
+    """The clients' limits, unless a store is named."""
+    token: AdminToken = field(init=False)
+    alive: tuple[int, int] = field(init=False)
+    """A pipe that nobody writes to: the workers have the first end, and see when the second is gone."""
+    drain_asked: bool = field(init=False, default=False)
     stopping: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        self.workers = [Worker() for _ in range(self.settings.workers)]
+        self.workers = [Worker(row) for row in range(self.settings.workers)]
+        self.handles = Handles.make(self.settings.workers)
+        self.alive = os.pipe()
+        self.ledger = Ledger(self.handles, None)
+        self.token = AdminToken(self.settings.admin_token_file)
 
     async def run(self) -> None:
         """Runs until SIGTERM or SIGINT, which the workers get too."""
@@ -74,14 +92,17 @@ class Supervisor:
         async with httpx.AsyncClient(timeout=5, trust_env=False) as client:
             server = AdminServer(self._app(client))
             serving = asyncio.create_task(server.serve(sockets=[self.admin]))
+            metering = asyncio.create_task(self._meter(client))
             ready = asyncio.create_task(self._all_up(server))
             done = asyncio.create_task(_all(keeping))
             await asyncio.wait([ready, done], return_when=asyncio.FIRST_COMPLETED)
-            if ready.done():
-                line = f"hlserve-router listening on {url_of(self.public)} admin {url_of(self.admin)}"
+            if ready.done() and not self.stopping:
+                public = url_of(self.public, tls=self.settings.tls_cert is not None)
+                line = f"hlserve-router listening on {public} admin {url_of(self.admin)}"
                 print(line, flush=True)  # noqa: T201 - the line that whoever started this waits for
             await done
             ready.cancel()
+            metering.cancel()
             server.should_exit = True
             await serving
 
@@ -92,30 +113,57 @@ class Supervisor:
 
     def _signal(self) -> None:
         self.stopping = True
+        self.public.close()  # the workers have it too, and close it when they take no more
         for worker in self.workers:
             if worker.process is not None and worker.process.returncode is None:
                 worker.process.send_signal(signal.SIGTERM)
 
     async def _keep(self, worker: Worker) -> None:
         while not self.stopping:
-            port = str(self.public.getsockname()[1])
-            worker.process = process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "hlserve_router", *self.arguments, "--port", port, "--admin-port", "0",
-                stdout=asyncio.subprocess.PIPE, env={**os.environ, WORKER_VARIABLE: "1"}, start_new_session=True,
-            )  # fmt: skip
-            assert process.stdout is not None  # noqa: S101 - a pipe was asked for
-            async for line in process.stdout:
-                found = _LISTENING.search(line.decode())
-                if found is not None:
-                    worker.admin_url = found.group(1)
-                    worker.up.set()
+            ours, theirs = socket.socketpair()
+            with theirs:
+                worker.process = process = await self._start(worker, theirs)
+            book = asyncio.create_task(self.book.serve(ours))
+            if process.stdout is not None:
+                await self._read(worker, process.stdout)
             code = await process.wait()
+            await book
+            self.ledger.clear(worker.row)
             worker.admin_url = ""
-            worker.former = _sum(worker.former, worker.last)
+            worker.former = added(worker.former, worker.last)
             worker.last = {}
             if not self.stopping:
                 _log.error("worker ended", extra={"fields": {"code": code}})
                 await asyncio.sleep(RESTART_SECONDS)
+
+    async def _start(self, worker: Worker, limits: socket.socket) -> asyncio.subprocess.Process:
+        port = str(self.public.getsockname()[1])
+        inherited = {
+            WORKER_VARIABLE: "1",
+            LISTENER_VARIABLE: str(self.public.fileno()),
+            PARENT_VARIABLE: str(self.alive[0]),
+            LEDGER_VARIABLE: self.handles.variable(worker.row),
+        }
+        if self.settings.limits_store == MEMORY:
+            inherited[LIMITS_VARIABLE] = str(limits.fileno())
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "hlserve_router", *self.arguments, "--port", port, "--admin-port", "0",
+            stdout=asyncio.subprocess.PIPE, env={**os.environ, **inherited}, start_new_session=True,
+            pass_fds=(self.public.fileno(), limits.fileno(), self.alive[0], *self.handles.descriptors),
+        )  # fmt: skip
+        if self.stopping and process.returncode is None:  # the signal came meanwhile
+            process.send_signal(signal.SIGTERM)
+        return process
+
+    async def _read(self, worker: Worker, output: asyncio.StreamReader) -> None:
+        """Reads what a worker prints until it ends; the line that says where it listens counts."""
+        async for line in output:
+            found = _LISTENING.search(line.decode())
+            if found is not None:
+                worker.admin_url = found.group(1)
+                if self.drain_asked:
+                    await self._tell_drain(worker)
+                worker.up.set()
 
     def _app(self, client: httpx.AsyncClient) -> FastAPI:
         app = FastAPI(title="HlServe router, admin of all workers", docs_url=None, redoc_url=None, openapi_url=None)
@@ -128,7 +176,13 @@ class Supervisor:
         async def healthz() -> Response:
             return JSONResponse({"status": "ok", "workersUp": sum(bool(worker.admin_url) for worker in self.workers)})
 
-        @app.get("/{path:path}")
+        @app.api_route("/hlserve/drain", methods=["POST", "DELETE"], dependencies=[Depends(guard_changes(self.token))])
+        async def drain(request: Request) -> dict[str, Any]:
+            self.drain_asked = await wants_drain(request)
+            answers = await asyncio.gather(*(self._tell_drain(worker) for worker in self.workers if worker.admin_url))
+            return {"draining": self.drain_asked, "inFlight": sum(answers)}
+
+        @app.api_route("/{path:path}", methods=["GET", "HEAD"])
         async def merged(request: Request) -> Response:
             token = request.headers.get("authorization", "")
             urls = [worker.admin_url for worker in self.workers if worker.admin_url]
@@ -139,6 +193,9 @@ class Supervisor:
             answers = [answer for answer in asked if isinstance(answer, httpx.Response)]
             if not answers:
                 return JSONResponse({"status": "no worker is up: try again in a second"}, 503)
+            if len(answers) < len(urls) and request.url.path == REPORT_PATH:
+                # The operator takes back keys and engines on the word of all workers, so silence must not pass for consent.
+                return JSONResponse({"status": "a worker does not answer: try again in a second"}, 503)
             worst = max(answers, key=lambda answer: answer.status_code)
             if worst.status_code != httpx.codes.OK:
                 return Response(worst.content, worst.status_code, media_type="application/json")
@@ -149,96 +206,48 @@ class Supervisor:
 
         return app
 
-    async def _metrics(self, client: httpx.AsyncClient) -> str:
-        pages: list[str] = []
-        for worker in self.workers:
-            if not worker.admin_url:
-                continue
+    async def _tell_drain(self, worker: Worker) -> int:
+        """Tells a worker what was asked for; returns its requests in flight. One that ends meanwhile has none."""
+        async with httpx.AsyncClient(timeout=5, trust_env=False) as client:
             try:
-                page = (await client.get(f"{worker.admin_url}/metrics")).text
-            except httpx.HTTPError:
-                continue
-            if not worker.admin_url:
-                continue  # it ended meanwhile: what it had counted at its last scrape is among the former ones
-            pages.append(page)
-            worker.last = {name: value for name, value in samples(page).items() if _is_counter(name)}
-        former = [worker.former for worker in self.workers if worker.former]
-        return merge_pages(pages, former)
+                answer = await client.post(
+                    f"{worker.admin_url}/hlserve/drain", json={"drain": self.drain_asked}, headers=self.token.headers
+                )
+                answer.raise_for_status()
+            except httpx.HTTPError as error:
+                _log.warning("worker not told", extra={"fields": {"error": type(error).__name__}})
+                return 0
+        return int(answer.json()["inFlight"])
+
+    async def _meter(self, client: httpx.AsyncClient) -> None:
+        """Remembers the workers' counters, for the day when one is killed."""
+        while True:
+            await asyncio.sleep(METER_SECONDS)
+            await asyncio.gather(*(self._page(client, worker) for worker in self.workers))
+
+    async def _metrics(self, client: httpx.AsyncClient) -> str:
+        pages = await asyncio.gather(*(self._page(client, worker) for worker in self.workers))
+        silent = [worker.last for worker, page in zip(self.workers, pages, strict=True) if page is None]
+        former = [worker.former for worker in self.workers]
+        return merge_pages([page for page in pages if page is not None], [*silent, *former])
+
+    @staticmethod
+    async def _page(client: httpx.AsyncClient, worker: Worker) -> str | None:
+        """A worker's metrics page. None if it does not answer; then its counters of the last time stand for it."""
+        process = worker.process
+        if not worker.admin_url:
+            return None
+        try:
+            answer = await client.get(f"{worker.admin_url}/metrics")
+            page = answer.raise_for_status().text
+        except httpx.HTTPError:
+            return None
+        if worker.process is not process or not worker.admin_url:
+            return None  # it ended meanwhile, and what it had counted is among the former ones
+        counters = {name: value for name, value in samples(page).items() if is_counter(name)}
+        worker.last = risen(worker.last, counters)
+        return page
 
 
 async def _all(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks)
-
-
-def samples(page: str) -> dict[str, float]:
-    """Series of a metrics page: name with labels -> value."""
-    found: dict[str, float] = {}
-    for line in page.splitlines():
-        if line and not line.startswith("#"):
-            series, _, value = line.rpartition(" ")
-            found[series] = float(value)
-    return found
-
-
-def _is_counter(series: str) -> bool:
-    name = series.partition("{")[0]
-    return name.endswith(("_total", "_bucket", "_count", "_sum"))
-
-
-def _sum(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
-    return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in {**one, **other}}
-
-
-def merge_pages(pages: list[str], former: list[dict[str, float]]) -> str:
-    """One page out of the workers' pages and the counters of processes that are gone. Help and order as in the pages."""
-    heads: dict[str, list[str]] = {}
-    values: dict[str, dict[str, float]] = {}
-    for page in pages:
-        family = ""
-        for line in page.splitlines():
-            if line.startswith("# HELP "):
-                family = line.split(" ", 3)[2]
-                heads.setdefault(family, [])
-            if line.startswith("#"):
-                if line not in heads[family]:
-                    heads[family].append(line)
-                continue
-            series, _, text = line.rpartition(" ")
-            _add(values.setdefault(family, {}), family, series, float(text))
-    for counters in former:
-        for series, value in counters.items():
-            name = series.partition("{")[0]
-            family = name if name in heads else re.sub(r"_(bucket|count|sum)$", "", name)
-            _add(values.setdefault(family, {}), family, series, value)
-    lines: list[str] = []
-    for family, head in heads.items():
-        lines += head
-        lines += [f"{series} {value!r}" for series, value in values.get(family, {}).items()]
-    return "\n".join(lines) + "\n"
-
-
-def _add(series_of: dict[str, float], family: str, series: str, value: float) -> None:
-    if family in _SAME_EVERYWHERE:
-        series_of[series] = max(series_of.get(series, value), value)
-    else:
-        series_of[series] = series_of.get(series, 0.0) + value
-
-
-def merge(one: Any, other: Any, *, summed: bool = False) -> Any:
-    """One document out of two workers': what each has by itself is summed, what all see alike is the first one's."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        keys = [*one, *(key for key in other if key not in one)]
-        return {
-            key: merge(one[key], other[key], summed=summed or key in _SUMMED_KEYS)
-            if key in one and key in other
-            else one.get(key, other.get(key))
-            for key in keys
-        }
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        return [merge(mine, theirs, summed=summed) for mine, theirs in zip(one, other, strict=True)]
-    number = isinstance(one, int | float) and isinstance(other, int | float) and not isinstance(one, bool)
-    if summed and number:
-        return one + other
-    if one is None or (number and not summed and other > one):
-        return other
-    return one

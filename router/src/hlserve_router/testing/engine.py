@@ -6,6 +6,7 @@ It speaks just enough HTTP/1.1 by hand, so that it can also speak it wrongly.
 import asyncio
 import json
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -100,38 +101,71 @@ class ScriptedEngine:
     """The server. `play` decides what each generating request gets; health, metrics and aborts are built in."""
 
     play: Play
+    host: str = "127.0.0.1"
+    tls: ssl.SSLContext | None = None
+    probes: list[Received] = field(default_factory=list)
+    """Requests for health and metrics."""
     requests: list[Received] = field(default_factory=list)
     aborts: list[Any] = field(default_factory=list)
+    abort_requests: list[Received] = field(default_factory=list)
     connections: int = 0
+    carriers: set[asyncio.StreamWriter] = field(default_factory=set)
+    """Connections that brought a generating request: probes have theirs."""
     open_sessions: int = 0
     gauges: dict[str, float] = field(default_factory=dict)
     health_status: int = 200
+    mute_aborts: bool = False
+    """True: takes aborts and answers none."""
     arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
     _server: asyncio.Server | None = None
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
     port: int = 0
+    _kept: socket.socket | None = None
+    """Holds the port while nobody listens on it, so that no other process of this machine gets it."""
 
     @property
     def url(self) -> str:
         """Base URL."""
-        return f"http://127.0.0.1:{self.port}"
+        scheme = "http" if self.tls is None else "https"
+        return f"{scheme}://[{self.host}]:{self.port}" if ":" in self.host else f"{scheme}://{self.host}:{self.port}"
+
+    @property
+    def open_connections(self) -> int:
+        """Connections that are open now."""
+        return len(self._writers)
 
     async def start(self) -> None:
         """Listens on a free port, or again on its former one."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+        listener = self._kept if self._kept is not None else self._bound()
+        self._kept = None
+        self.port = listener.getsockname()[1]
+        self._server = await asyncio.start_server(self._accept, sock=listener, ssl=self.tls)
 
     async def stop(self) -> None:
         """As kill -9: the port closes and every connection is reset."""
         if self._server is not None:
             self._server.close()
             self._server = None
+            self._kept = self._bound()
         for writer in tuple(self._writers):
             writer.transport.abort()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def end(self) -> None:
+        """Stops for good."""
+        await self.stop()
+        if self._kept is not None:
+            self._kept.close()
+
+    def _bound(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((self.host, self.port))
+        return bound
 
     async def wait_for(self, check: Callable[[], bool], timeout_seconds: float = 5.0) -> None:
         """Waits until `check` holds; it is looked at after every request, abort and end of a session."""
@@ -156,6 +190,8 @@ class ScriptedEngine:
 
     async def _serve(self, request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         session = Session(self, request, writer, asyncio.Event())
+        if request.path in ("/health", "/metrics"):
+            self.probes = [*self.probes[-9:], request]
         if request.path == "/health":
             await session.reply(b"", self.health_status)
             return True
@@ -164,10 +200,15 @@ class ScriptedEngine:
             return True
         if request.path == "/abort_request":
             self.aborts.append(request.json)
-            await session.reply(b"{}")
+            self.abort_requests.append(request)
             await self._notify()
+            if self.mute_aborts:
+                await reader.read(1)
+                return False
+            await session.reply(b"{}")
             return True
         self.requests.append(request)
+        self.carriers.add(writer)
         self.open_sessions += 1
         await self._notify()
         watch = asyncio.create_task(_watch_close(reader, session))
@@ -214,11 +255,13 @@ async def _read_request(reader: asyncio.StreamReader) -> Received | None:
 
 
 @asynccontextmanager
-async def scripted_engine(play: Play) -> AsyncIterator[ScriptedEngine]:
+async def scripted_engine(
+    play: Play, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+) -> AsyncIterator[ScriptedEngine]:
     """A running scripted engine."""
-    engine = ScriptedEngine(play)
+    engine = ScriptedEngine(play, host, tls)
     await engine.start()
     try:
         yield engine
     finally:
-        await engine.stop()
+        await engine.end()

@@ -64,9 +64,14 @@ async def start(
     folder: Path, *options: str, environment: Mapping[str, str] | None = None
 ) -> asyncio.subprocess.Process:
     """Starts the command with the documents of `folder`."""
+    table, keyring = str(folder / "table.json"), str(folder / "keyring.json")
+    return await _start("--table", table, "--keyring", keyring, *options, environment=environment)
+
+
+async def _start(*options: str, environment: Mapping[str, str] | None = None) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "hlserve_router", "--table", str(folder / "table.json"), "--keyring", str(folder / "keyring.json"),
-        *options, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, **(environment or {})},
+        sys.executable, "-m", "hlserve_router", *options,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, **(environment or {})},
     )  # fmt: skip
 
 
@@ -78,12 +83,25 @@ async def router_process(
     table = a_table(a_pool("agents", engine_url), a_class("agent", "agents"))
     (folder / "table.json").write_text(table.model_dump_json(by_alias=True))
     (folder / "keyring.json").write_text(a_keyring().model_dump_json(by_alias=True))
-    process = await start(folder, "--port", "0", *options, environment=environment)
+    async with _ended(await start(folder, "--port", "0", *options, environment=environment)) as router:
+        yield router
+
+
+@asynccontextmanager
+async def a_router_process(*options: str, environment: Mapping[str, str] | None = None) -> AsyncIterator[RouterProcess]:
+    """A router of these options alone."""
+    async with _ended(await _start(*options, environment=environment)) as router:
+        yield router
+
+
+@asynccontextmanager
+async def _ended(process: asyncio.subprocess.Process) -> AsyncIterator[RouterProcess]:
+    """Waits until the process listens, and ends it after the block."""
     try:
         assert process.stdout is not None  # noqa: S101 - a pipe was asked for
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             line = (await process.stdout.readline()).decode()
-        found = re.fullmatch(r"hlserve-router listening on (http://\S+) admin (http://\S+)\n", line)
+        found = re.fullmatch(r"hlserve-router listening on (https?://\S+) admin (http://\S+)\n", line)
         assert found is not None, line  # noqa: S101 - the contract of the command
         yield RouterProcess(process, found.group(1), found.group(2))
     finally:

@@ -2,20 +2,20 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import httpx
 import uvicorn
-from fastapi import FastAPI
 
 from hlserve_api.routing import Document, Keyring, RoutingTable
-from hlserve_router.app import Router, admin_app, public_app
-from hlserve_router.server import bind, url_of
+from hlserve_router.admin import admin_app
+from hlserve_router.app import Router
+from hlserve_router.server import admin_config, bind, public_config, url_of
 from hlserve_router.settings import Settings
 from hlserve_router.testing.documents import AGENT_KEY, a_keyring
 
@@ -23,6 +23,7 @@ from hlserve_router.testing.documents import AGENT_KEY, a_keyring
 class Face(StrEnum):
     """The ways of relaying that the conformance tests run on."""
 
+    SPLICE = "splice"
     ASGI = "asgi"
 
 
@@ -76,18 +77,15 @@ class _QuietServer(uvicorn.Server):
 
 
 @asynccontextmanager
-async def _served(app: FastAPI) -> AsyncIterator[str]:
-    listener = bind("127.0.0.1", 0)
-    config = uvicorn.Config(
-        app, loop="none", lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=1, ws="none"
-    )
+async def _served(config: uvicorn.Config, host: str) -> AsyncIterator[str]:
+    listener = bind(host, 0)
     server = _QuietServer(config)
     config.load()
     server.lifespan = config.lifespan_class(config)
     await server.startup(sockets=[listener])
     main = asyncio.create_task(server.main_loop())
     try:
-        yield url_of(listener)
+        yield url_of(listener, tls=config.ssl is not None)
     finally:
         # As `server.shutdown`, which looks for each end only every 100 ms.
         main.cancel()
@@ -101,36 +99,33 @@ async def _served(app: FastAPI) -> AsyncIterator[str]:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+        for connection in tuple(server.server_state.connections):
+            connection.transport.abort()
         listener.close()
-
-
-_CLIENT_PORTS: Final[Mapping[Face, Callable[[Router], AbstractAsyncContextManager[str]]]] = {
-    Face.ASGI: lambda router: _served(public_app(router)),
-}
-"""How each face serves the client port; yields its address."""
 
 
 @asynccontextmanager
 async def running_router(
     folder: Path,
-    table: RoutingTable,
+    table: RoutingTable | None,
     keyring: Keyring | None = None,
     *,
-    face: Face = Face.ASGI,
+    face: Face = Face.SPLICE,
     settings: dict[str, Any] | None = None,
 ) -> AsyncIterator[RunningRouter]:
-    """A router that serves `table`, with fast ticks, reloads and probes."""
-    (folder / "table.json").write_text(table.model_dump_json(by_alias=True))
-    (folder / "keyring.json").write_text((keyring or a_keyring()).model_dump_json(by_alias=True))
-    fast = {"tick_seconds": 0.01, "reload_seconds": 0.02, "probe_seconds": 0.1}
-    router = Router(
-        Settings(table=folder / "table.json", keyrings=(folder / "keyring.json",), **{**fast, **(settings or {})})
-    )
+    """A router that serves `table`, or what a cluster says, with fast ticks, reloads and probes."""
+    fast = {"face": face.value, "tick_seconds": 0.01, "reload_seconds": 0.02, "probe_seconds": 0.1}
+    given: dict[str, Any] = {**fast, **(settings or {})}
+    if table is not None:
+        (folder / "table.json").write_text(table.model_dump_json(by_alias=True))
+        (folder / "keyring.json").write_text((keyring or a_keyring()).model_dump_json(by_alias=True))
+        given |= {"table": folder / "table.json", "keyrings": (folder / "keyring.json",)}
+    router = Router(Settings(**given))
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
     async with (
         router.running(),
-        _CLIENT_PORTS[face](router) as url,
-        _served(admin_app(router)) as admin_url,
+        _served(public_config(router), router.settings.host) as url,
+        _served(admin_config(admin_app(router)), router.settings.host) as admin_url,
         httpx.AsyncClient(
             timeout=20, limits=limits, trust_env=False, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         ) as http,

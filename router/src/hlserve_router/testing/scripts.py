@@ -58,6 +58,28 @@ def stream(*pieces: bytes) -> Play:
     return play
 
 
+def paced(*pieces: bytes, ends: bool = True) -> Play:
+    """As `stream`, but the router reads each piece before the next one is written. Without `ends` it stops there, and closes."""
+
+    async def play(session: Session) -> None:
+        await session.head()
+        for piece in pieces:
+            await session.write(piece)
+            await passed_on()
+        if ends:
+            await session.end()
+        else:
+            session.close()
+
+    return play
+
+
+async def passed_on() -> None:
+    """Lets a router on the same event loop read what was just written: it comes as a segment of its own."""
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
 def reply(body: bytes = COMPLETION, status: int = 200, *headers: str) -> Play:
     """One complete answer."""
 
@@ -85,6 +107,11 @@ def held(release: asyncio.Event, after: Play) -> Play:
             await after(session)
 
     return play
+
+
+async def silent(session: Session) -> None:
+    """Says nothing until the router goes away."""
+    await session.gone.wait()
 
 
 def in_turn(*plays: Play) -> Play:

@@ -1,6 +1,7 @@
 """A client that writes its own bytes, for what a well-kept client would never send or do."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -49,6 +50,24 @@ class Wire:
         status, headers = await self.head()
         async with asyncio.timeout(5):
             return status, headers, await self.reader.readexactly(int(headers["content-length"][0]))
+
+    async def message(self) -> tuple[int, dict[str, list[str]], bytes]:
+        """Reads a whole answer, whichever way it says that it ends."""
+        status, headers = await self.head()
+        async with asyncio.timeout(20):
+            if headers.get("transfer-encoding") == ["chunked"]:
+                body = b"".join([piece async for piece in self._chunks()])
+            elif "content-length" in headers:
+                body = await self.reader.readexactly(int(headers["content-length"][0]))
+            else:
+                body = await self.reader.read()
+        return status, headers, body
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        size = -1
+        while size:
+            size = int(await self.reader.readuntil(b"\r\n"), 16)
+            yield (await self.reader.readexactly(size + 2))[:-2]
 
     async def rest(self) -> bytes:
         """Reads until the peer ends the connection."""
