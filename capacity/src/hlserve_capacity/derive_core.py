@@ -126,6 +126,7 @@ def _human_less(inputs: DerivationInputs) -> DerivedPool:
         ttl_ms=None,
         max_in_flight=_sum(running, HUMAN_LESS_WAITING if queued is None else queued),
         in_flight_tokens=None,
+        kv_tokens=None if inputs.basis is None else inputs.basis.cost.pool_tokens,
         choice=None,
     )
 
@@ -180,6 +181,7 @@ def _finish(
     max_in_flight: int | None,
     in_flight_tokens: int | None,
     choice: BatchChoice | None,
+    kv_tokens: int | None = None,
 ) -> DerivedPool:
     """The settings that do not depend on the batch, and the whole."""
     user = inputs.overrides
@@ -199,6 +201,9 @@ def _finish(
         queue_ttl_milliseconds=ttl_ms,
         max_in_flight=max_in_flight,
         in_flight_tokens=tokens,
+        kv_tokens=ledger.derived(
+            "kvTokens", None, kv_tokens, "what the KV pool of a replica holds: active sessions stay inside it"
+        ),
         grace_seconds=_grace(inputs, ledger),
         priority_order=_priority_order(inputs.mode, user, ledger),
         values=tuple(ledger.values),

@@ -85,6 +85,8 @@ class DerivedPool:
     queue_ttl_milliseconds: int | None
     max_in_flight: int | None
     in_flight_tokens: int | None
+    kv_tokens: int | None
+    """KV tokens of a replica, for the router's admission of sessions (HumanLess with a basis only)."""
     grace_seconds: int
     priority_order: PriorityOrder
     values: tuple[DerivedValue, ...]

@@ -107,6 +107,9 @@ async def test_state_tells_each_requests_times_on_the_engines_own_clock(http: ht
     assert state["totals"]["output_tokens"] == 3
     assert state["totals"]["busy_us"] == pytest.approx(sum(state["totals"]["cost_us"].values()), abs=10)
     assert state["basis"] == "simulated"
+    late = state["lateness"]
+    assert late["steps"] >= 3
+    assert 0 <= late["max_us"] <= late["total_us"]
 
 
 @pytest.mark.parametrize("path", ["/health", "/health_generate", "/ready", "/hlserve/ready"])

@@ -9,7 +9,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -58,6 +58,21 @@ class DuplicateRequestError(ValueError):
     """A request id that is in use."""
 
 
+@dataclass(slots=True)
+class Lateness:
+    """How long after their due time steps were ended, in engine microseconds: what a busy machine adds to every token."""
+
+    steps: int = 0
+    total_us: int = 0
+    max_us: int = 0
+
+    def add(self, late_us: int) -> None:
+        """One step ended so late."""
+        self.steps += 1
+        self.total_us += late_us
+        self.max_us = max(self.max_us, late_us)
+
+
 class Driver:
     """The engine's real-time loop, on the running event loop's timers."""
 
@@ -75,6 +90,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._ticking = False
         self._idle_waiters: list[asyncio.Future[None]] = []
+        self.lateness = Lateness()
 
     @property
     def clock(self) -> Clock:
@@ -195,6 +211,7 @@ class Driver:
                 end_us = _end_us(self._step)
                 if end_us > now_us:
                     return self._clock.wall_seconds(end_us - now_us)
+                self.lateness.add(now_us - end_us)
                 self._finish_step(end_us)
             if not self._begin_step(now_us):
                 wakeup_us = self._engine.next_wakeup_us(self._engine_us)

@@ -37,7 +37,7 @@ class SimAdmin:
         return json_answer({"faults": faults.describe(known.active())})
 
     async def state(self, request: Request) -> Response:
-        """Clock, totals, gauges, costs and what became of the requests, on the engine's own clock."""
+        """Clock and how late it was kept, totals, gauges, costs and what became of the requests, on the engine's own clock."""
         return json_answer(state(self._server))
 
 
@@ -49,6 +49,7 @@ def state(server: Server) -> dict[str, object]:
         "phase": server.phase.value,
         "now_us": driver.clock.now_us(),
         "engine_us": driver.engine_us,
+        "lateness": asdict(driver.lateness),
         "time_scale": driver.clock.scale,
         "seed": server.flags.seed,
         "device": server.setup.cost.device.name,
