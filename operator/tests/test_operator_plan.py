@@ -15,7 +15,7 @@ from hlserve_capacity.derive import derive
 from hlserve_operator.__main__ import to_yaml
 from hlserve_operator.files import read_pools
 from hlserve_operator.plan import plan
-from hlserve_operator.render.metadata import POOL_LABEL
+from hlserve_operator.render.metadata import POOL_LABEL, ROLE_LABEL
 from hlserve_operator.state import Manifest, NotRenderableError, Release
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -58,8 +58,8 @@ def test_operator_plan_is_as_pinned(case: str) -> None:
     assert got == golden.read_text(encoding="utf-8")
 
 
-def test_operator_plan_pins_three_pools() -> None:
-    assert CASES == ["humanless", "interactive", "minimal"]
+def test_operator_plan_pins_four_pools() -> None:
+    assert CASES == ["humanless", "interactive", "minimal", "nodes"]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -83,6 +83,8 @@ ROLLS = {
     "a node label": {"scheduling": {"nodeSelector": {"zone": "a"}}},
     "a grace period": {"drain": {"timeoutSeconds": 901}},
     "a model revision": {"model": {"name": "m", "source": {"uri": "hf://a/b", "revision": "c0ffee"}}},
+    "a pod patch": {"podPatch": {"metadata": {"labels": {"team": "a"}}}},
+    "nodes": {"parallelism": {"tensor": 4, "nodes": 2}},
     "the mode": {"mode": "Interactive", "slo": {"tpotMilliseconds": 50}, "throughput": None},
 }
 
@@ -117,7 +119,7 @@ def test_operator_deployment_is_named_by_its_revision_and_selects_only_it() -> N
 
 
 def test_operator_service_selects_every_revision() -> None:
-    assert objects(a_pool())["Service"]["spec"]["selector"] == {POOL_LABEL: "agents"}
+    assert objects(a_pool())["Service"]["spec"]["selector"] == {POOL_LABEL: "agents", ROLE_LABEL: "serving"}
 
 
 @pytest.mark.parametrize(
@@ -232,8 +234,10 @@ def test_operator_children_of_a_stored_pool_are_owned_by_it() -> None:
 @pytest.mark.parametrize(
     ("spec", "release", "want"),
     [
-        pytest.param({"parallelism": {"tensor": 4, "nodes": 2}}, RELEASE, "Set parallelism.nodes to 1", id="two nodes"),
-        pytest.param({"podPatch": {"spec": {}}}, RELEASE, "podPatch is not merged", id="a pod patch"),
+        pytest.param({"podPatch": {"status": {}}}, RELEASE, "only metadata and spec", id="a bad pod patch"),
+        pytest.param(
+            {"engine": {"extraArgs": ["--tp=2"]}}, RELEASE, "abbreviates --tp-size", id="a flag of the operator"
+        ),
         pytest.param({}, Release(), "give --engine-image", id="no image anywhere"),
     ],
 )

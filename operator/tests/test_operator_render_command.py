@@ -22,7 +22,7 @@ def test_operator_render_prints_the_objects_of_every_pool(tmp_path: Path) -> Non
     code, output = run(tmp_path, "--engine-image", "registry.example/e@sha256:" + "0" * 64)
     assert code == 0, output
     names = [(m["kind"], m["metadata"]["name"].split("-")[0]) for m in yaml.safe_load_all(output)]
-    kinds = ["NetworkPolicy", "Service", "PodDisruptionBudget", "Deployment"]
+    kinds = ["NetworkPolicy", "Service", "PodDisruptionBudget", "ScaledObject", "Deployment"]
     assert names == [(kind, pool) for pool in ("agents", "more") for kind in kinds]
     assert "&id" not in output
 

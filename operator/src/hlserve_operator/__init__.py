@@ -1,6 +1,6 @@
-"""The operator: from a custom resource to the objects that a cluster needs.
+"""The operator: from custom resources to the objects that a cluster needs, and to what routers read.
 
-Here belong the pure plan of a pool's children (`plan`, `render`, `revision`) and the command that prints it. Nothing here
-talks to a cluster: `hlserve-operator render` reads manifests from files and writes YAML to stdout. Numbers that follow from
-an SLO come from `hlserve_capacity.derive`, the fields of a pool from `hlserve_api.v1alpha1`.
+Pure plans (`pools`, `access`, `plan`, `render`, `revision`) know no I/O and no clock. Around them: `run` (the process), `lease`,
+`kopf_source`, `watching` and `copies` (what makes an object due), `work` (the queue), `observe`, `reconcile` and `execute`. Numbers that
+follow from an SLO come from `hlserve_capacity.derive`, the fields of custom resources from `hlserve_api.v1alpha1`.
 """

@@ -1,20 +1,25 @@
 """The console script `hlserve-operator`; also `python -m hlserve_operator`."""
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import click
 import yaml
 
 from hlserve_capacity.derive import derive
+from hlserve_operator import logs
+from hlserve_operator.errors import OperatorError
 from hlserve_operator.files import read_pools
 from hlserve_operator.plan import plan
+from hlserve_operator.settings import options, read_settings
 from hlserve_operator.state import Manifest, NotRenderableError, Release
 
 
 @click.group(name="hlserve-operator", context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="hlserve-operator", prog_name="hlserve-operator", message="%(prog)s %(version)s")
 def main() -> None:
-    """Plan what a cluster needs for HlServe's custom resources."""
+    """Turn HlServe's custom resources into engine pools, a routing table and keyrings: in a cluster, or on paper."""
 
 
 @main.command()
@@ -37,6 +42,22 @@ def render(path: Path, engine_image: str | None, release: str, monitoring_namesp
     except NotRenderableError as error:
         raise click.ClickException(str(error)) from error
     click.echo(to_yaml(objects), nl=False)
+
+
+def run(**given: Any) -> None:
+    """Run in a cluster: keep pools, the routing table and the keyrings of one namespace as its custom resources say."""
+    # The Kubernetes client and kopf take seconds to import, which `render` does without.
+    from hlserve_operator import run as process
+
+    try:
+        settings = read_settings(given)
+        logs.set_up(settings.log_level)
+        asyncio.run(process.main(settings))
+    except OperatorError as error:
+        raise click.ClickException(str(error)) from error
+
+
+main.add_command(click.Command("run", callback=run, params=list(options()), help=run.__doc__))
 
 
 def to_yaml(objects: list[Manifest]) -> str:

@@ -32,6 +32,7 @@ def revision_fields(engine: EnginePlan) -> dict[str, Any]:
         "imagePullPolicy": spec.engine.image_pull_policy,
         "imagePullSecrets": sorted(r.name for r in spec.engine.image_pull_secrets),
         "mode": spec.mode,
+        "podPatch": spec.pod_patch,
         "parallelism": spec.parallelism.model_dump(mode="json", by_alias=True, exclude_defaults=True),
         "resources": spec.resources.model_dump(mode="json", by_alias=True, exclude_defaults=True),
         "scheduling": spec.scheduling.model_dump(mode="json", by_alias=True, exclude_defaults=True),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hlserve_api.routing import Mode
-from hlserve_operator.render.metadata import POOL_LABEL, metadata
+from hlserve_operator.render.metadata import POOL_LABEL, ROLE_LABEL, SERVING, metadata
 from hlserve_operator.state import ENGINE_PORT, EnginePlan, Manifest, Release
 
 
@@ -16,7 +16,7 @@ def service(engine: EnginePlan, release: Release) -> Manifest:
         "metadata": metadata(pool, release.name, pool.name),
         "spec": {
             "clusterIP": "None",
-            "selector": {POOL_LABEL: pool.name},
+            "selector": {POOL_LABEL: pool.name, ROLE_LABEL: SERVING},
             "ports": [{"name": "http", "port": ENGINE_PORT, "targetPort": "http", "protocol": "TCP"}],
         },
     }
@@ -52,6 +52,9 @@ def network_policy(engine: EnginePlan, release: Release) -> Manifest:
     ]
     if release.monitoring_namespace_labels:
         sources.append({"namespaceSelector": {"matchLabels": dict(release.monitoring_namespace_labels)}})
+    rules: list[dict[str, Any]] = [{"from": sources, "ports": [{"port": ENGINE_PORT, "protocol": "TCP"}]}]
+    if pool.spec.parallelism.nodes > 1:  # the pods of one replica talk to each other on ports of their choice
+        rules.append({"from": [{"podSelector": {"matchLabels": {POOL_LABEL: pool.name}}}]})
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -59,6 +62,6 @@ def network_policy(engine: EnginePlan, release: Release) -> Manifest:
         "spec": {
             "podSelector": {"matchLabels": {POOL_LABEL: pool.name}},
             "policyTypes": ["Ingress"],
-            "ingress": [{"from": sources, "ports": [{"port": ENGINE_PORT, "protocol": "TCP"}]}],
+            "ingress": rules,
         },
     }

@@ -6,9 +6,18 @@ from typing import Any
 from hlserve_api.routing import Mode
 from hlserve_api.v1alpha1 import ServingPool
 from hlserve_api.v1alpha1.pool_placement import Scheduling
-from hlserve_operator.render.metadata import POOL_LABEL, REVISION_LABEL, labels, metadata
+from hlserve_operator.render.metadata import (
+    POOL_LABEL,
+    REVISION_LABEL,
+    ROLE_LABEL,
+    SERVING,
+    WORKER,
+    labels,
+    metadata,
+)
+from hlserve_operator.render.pod_patch import patched
 from hlserve_operator.render.volumes import MODELS_PATH, TLS_PATH, Mount, mounts
-from hlserve_operator.state import ENGINE_PORT, EnginePlan, Manifest, Release
+from hlserve_operator.state import ENGINE_CONTAINER, ENGINE_PORT, EnginePlan, Manifest, Release
 
 PROBE_PERIOD_SECONDS = 10
 LIVENESS_SECONDS = {Mode.INTERACTIVE: 120, Mode.HUMAN_LESS: 300}
@@ -19,27 +28,49 @@ ENDPOINT_REMOVAL_SECONDS = 5
 
 
 def deployment(engine: EnginePlan, release: Release, revision: str, replicas: int) -> Manifest:
-    """The Deployment `<pool>-<revision>` with `replicas` engines."""
-    pool = engine.pool
-    selector = {POOL_LABEL: pool.name, REVISION_LABEL: revision}
-    meta = metadata(pool, release.name, f"{pool.name}-{revision}")
-    meta["labels"][REVISION_LABEL] = revision
+    """The Deployment `<pool>-<revision>` with `replicas` engines. Raises PatchRejectedError like `pod_template`."""
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": meta,
+        "metadata": child_metadata(engine.pool, release, revision),
         "spec": {
             "replicas": replicas,
             "revisionHistoryLimit": 0,
-            "progressDeadlineSeconds": pool.spec.rollout.progress_deadline_seconds,
+            "progressDeadlineSeconds": engine.pool.spec.rollout.progress_deadline_seconds,
             "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": selector},
-            "template": {
-                "metadata": {"labels": {**labels(pool, release.name), **_queue(pool.spec.scheduling), **selector}},
-                "spec": _pod(engine, selector),
-            },
+            "selector": {"matchLabels": revision_selector(engine.pool, revision)},
+            "template": pod_template(engine, release, revision, SERVING),
         },
     }
+
+
+def child_metadata(pool: ServingPool, release: Release, revision: str) -> dict[str, Any]:
+    """Metadata of a revision's Deployment or LeaderWorkerSet."""
+    meta = metadata(pool, release.name, f"{pool.name}-{revision}")
+    meta["labels"][REVISION_LABEL] = revision
+    return meta
+
+
+def revision_selector(pool: ServingPool, revision: str) -> dict[str, str]:
+    """Labels that select the pods of one revision."""
+    return {POOL_LABEL: pool.name, REVISION_LABEL: revision}
+
+
+def pod_template(engine: EnginePlan, release: Release, revision: str, role: str) -> dict[str, Any]:
+    """The pod template, `podPatch` merged in. A worker has no probes and no part in drains: its replica stands and falls with the pod
+    that serves. Raises PatchRejectedError, in one sentence, if the patch touches what is the operator's."""
+    pool, selector = engine.pool, revision_selector(engine.pool, revision)
+    spec = _pod(engine, selector)
+    if role == WORKER:
+        for name in ("startupProbe", "readinessProbe", "livenessProbe", "lifecycle"):
+            del spec["containers"][0][name]
+    template = {
+        "metadata": {
+            "labels": {**labels(pool, release.name), ROLE_LABEL: role, **_queue(pool.spec.scheduling), **selector}
+        },
+        "spec": spec,
+    }
+    return template if pool.spec.pod_patch is None else patched(template, pool.spec.pod_patch)
 
 
 def _pod(engine: EnginePlan, selector: dict[str, str]) -> dict[str, Any]:
@@ -65,7 +96,7 @@ def _container(engine: EnginePlan, volumes: tuple[Mount, ...]) -> dict[str, Any]
     startup_failures = math.ceil(spec.startup.timeout_seconds / PROBE_PERIOD_SECONDS)
     liveness_failures = LIVENESS_SECONDS[spec.mode] // PROBE_PERIOD_SECONDS
     container: dict[str, Any] = {
-        "name": "engine",
+        "name": ENGINE_CONTAINER,
         "image": engine.image,
         "args": [*engine.arguments, *_secret_arguments(engine.pool)],
         "env": _environment(engine.pool),

@@ -6,7 +6,19 @@ from hlserve_api.v1alpha1 import ServingPool
 
 POOL_LABEL = "serving.hlserve.io/pool"
 REVISION_LABEL = "serving.hlserve.io/revision"
+ROLE_LABEL = "serving.hlserve.io/role"
+SERVING = "serving"
+"""Role of a pod that takes requests."""
+WORKER = "worker"
+"""Role of a pod that computes for another one, on its own node."""
 FIELD_MANAGER = "hlserve-operator"
+DRAINING_ANNOTATION = "serving.hlserve.io/draining-since"
+"""On a pod: when it was chosen to go, RFC 3339. Routers place nothing on it from then on."""
+TEMPLATE_ANNOTATION = "serving.hlserve.io/spec"
+"""On a child: its spec without replicas, as JSON. Drift is repaired from here, so that a newer operator never rolls an older one's pods."""
+DELETION_COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
+RELEASED_COST = "-1000"
+"""Deletion cost of a pod that has drained: the next one that its child gives up."""
 
 
 def labels(pool: ServingPool, release: str) -> dict[str, str]:

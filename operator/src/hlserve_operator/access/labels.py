@@ -1,0 +1,23 @@
+"""Labels by which the operator finds again what it wrote for access."""
+
+from typing import Any, Final
+
+from hlserve_operator.render.metadata import FIELD_MANAGER
+
+DOCUMENT_LABEL: Final = "serving.hlserve.io/routing-document"
+"""On the documents that routers read; its value is one of the three below."""
+TABLE: Final = "table"
+KEYRING: Final = "keyring"
+ENGINE_CREDENTIALS: Final = "engine-credentials"
+
+GENERATED_LABEL: Final = "serving.hlserve.io/client-key-uid"
+"""On Secrets that were made for a ClientKey; its value is the ClientKey's UID, because a name may be too long for a label."""
+
+
+def release_labels(release: str) -> dict[str, Any]:
+    """Labels of everything that the operator writes for access."""
+    return {
+        "app.kubernetes.io/name": "hlserve-access",
+        "app.kubernetes.io/instance": release,
+        "app.kubernetes.io/managed-by": FIELD_MANAGER,
+    }

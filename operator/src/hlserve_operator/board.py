@@ -1,0 +1,94 @@
+"""What the routers last said, for everything that depends on it: asked for in one place, at one pace."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from hlserve_operator.copies import Copies
+from hlserve_operator.keys import ACCESS, Key
+from hlserve_operator.pools.observed import RouterView
+from hlserve_operator.reported import RouterReport
+from hlserve_operator.reports import Reports, RouterPod
+
+_log = logging.getLogger("hlserve_operator.board")
+URGENT_ROUNDS: Final = 30
+"""Rounds at the fast pace after somebody asked for it: a router that never answers must not keep it up for ever."""
+
+
+@dataclass(slots=True, eq=False)
+class Board:
+    """The newest report of each ready router pod."""
+
+    copies: Copies
+    reports_of: Reports
+    add: Callable[[Key], None]
+    port: int
+    calm_seconds: float
+    urgent_seconds: float
+    reports: tuple[RouterReport, ...] = ()
+    stored_generation: str | None = None
+    """Of the routing table as it is stored."""
+    _urgent_rounds: int = 0
+    _urged: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def urge(self) -> None:
+        """Asks at the fast pace for a while: something waits for the routers."""
+        if not self._urgent_rounds:
+            self._urged.set()
+        self._urgent_rounds = URGENT_ROUNDS
+
+    def saw_table(self, text: str | None) -> None:
+        """Takes note of the stored routing table."""
+        try:
+            self.stored_generation = None if text is None else json.loads(text).get("generation")
+        except (ValueError, AttributeError):
+            self.stored_generation = None
+
+    def view(self) -> RouterView:
+        """What a pool's plan needs of it."""
+        answered = [report for report in self.reports if report.answered]
+        in_flight: dict[str, int] = {}
+        for report in answered:
+            for uid, requests in report.draining.items():
+                in_flight[uid] = in_flight.get(uid, 0) + requests
+        return RouterView(
+            routers=len(self.copies.routers.objects),
+            answering=len(answered),
+            synced=sum(1 for r in answered if self.stored_generation and r.table == self.stored_generation),
+            in_flight=in_flight,
+        )
+
+    async def run(self) -> None:
+        """Asks again and again until cancelled."""
+        while True:
+            await self.ask()
+            self._urgent_rounds = max(0, self._urgent_rounds - 1)
+            pause = self.urgent_seconds if self._urgent_rounds else self.calm_seconds
+            try:
+                async with asyncio.timeout(pause):
+                    await self._urged.wait()
+            except TimeoutError:
+                continue
+            self._urged.clear()
+
+    async def ask(self) -> None:
+        """One round. A change in what routers know makes access due."""
+        pods = [
+            RouterPod(name=name, ip=copy.ip, port=self.port)
+            for name, copy in sorted(self.copies.routers.objects.items())
+            if copy.ready
+        ]
+        before, self.reports = self.reports, await self.reports_of.of_routers(pods)
+        if _known(before) != _known(self.reports):
+            self.add(ACCESS)
+        for report in self.reports:
+            if report.problem is not None:
+                _log.debug("a router gives no report", extra={"fields": {"pod": report.pod, "error": report.problem}})
+
+
+def _known(reports: tuple[RouterReport, ...]) -> list[tuple[str, bool, str | None, Mapping[str, str], list[str]]]:
+    """What statuses are made from: not the figures that change all the time."""
+    return [(r.pod, r.answered, r.table, r.keyrings, sorted(r.draining)) for r in reports]
