@@ -8,7 +8,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from hlserve_local.keys import new_key
+from hlserve_api.new_key import new_key
 from hlserve_local.keys_command import keys
 
 KEY = re.compile(r"hls_[A-Za-z0-9_-]{43}")

@@ -209,6 +209,8 @@ USAGE = {
     "a time scale that is no number": (["--time-scale", "nan"], "nan is no finite number."),
     "an --engine for an unknown pool": (["--engine", "chatt=http://127.0.0.1:1"], "did you mean chat?"),
     "an --engine without a URL": (["--engine", "chat"], "write POOL=URL"),
+    "a store that there is not": (["--limits-store", "redis"], "write memory, valkey://HOST:PORT/DB"),
+    "a store without a name": (["--limits-store", ""], "write memory, valkey://HOST:PORT/DB"),
     "a pool that cannot be simulated": ([], "gives its model's shape by numbers"),
 }
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from hlserve_local.key_checks import BUDGET_SENTENCE
 from hlserve_local.problems import Severity
+from hlserve_local.stack import Stack
 from hlserve_local.testing.manifests import (
     AGENT_KEY,
     CHAT_KEY,
@@ -368,7 +370,27 @@ def test_command_exits_0_1_2_and_prints_json(tmp_path: Path) -> None:
 
     assert runner.invoke(validate_command, ["-f", str(tmp_path / "nowhere")]).exit_code == 2
     assert runner.invoke(validate_command, ["-f", folder, "--limits-store", "redis"]).exit_code == 2
+    for store in ("valkey://h:1/0", "valkeys://h:1/0", "unix:///s", "sqlite:/var/l.db"):
+        assert runner.invoke(validate_command, ["-f", folder, "--limits-store", store]).exit_code == 1, (
+            "only the mode is wrong"
+        )
     assert runner.invoke(validate_command, []).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "exit_code"),
+    [
+        pytest.param([], 0, id="as up has it by default, in a file"),
+        pytest.param(["--limits-store", "valkey://h:1/0"], 0, id="in a server"),
+        pytest.param(["--limits-store", "memory"], 1, id="in memory"),
+    ],
+)
+def test_validate_takes_a_budget_where_up_does(tmp_path: Path, options: list[str], exit_code: int) -> None:
+    folder = write_folder(tmp_path, changed(base(), "coder", "spec.budget", {"tokens": 1000}))
+    result = CliRunner().invoke(validate_command, ["-f", str(folder), *options])
+    assert (result.exit_code, BUDGET_SENTENCE in result.stdout) == (exit_code, exit_code == 1)
+    durable = Stack(folder, limits_store=options[1] if options else None).durable
+    assert durable == (exit_code == 0)
 
 
 @pytest.mark.parametrize("example", sorted(path.name for path in EXAMPLES.iterdir()))

@@ -50,6 +50,7 @@ def _runtime(plan: PoolPlan, engines: Iterable[Engine]) -> PoolRuntime:
     return PoolRuntime(
         max_in_flight=derived.max_in_flight,
         in_flight_tokens=derived.in_flight_tokens,
+        kv_tokens=None if plan.foreign else derived.kv_tokens,
         queue_ttl_milliseconds=derived.queue_ttl_milliseconds,
         context_length=derived.context_length,
         priority_order=derived.priority_order,

@@ -12,7 +12,7 @@ from hlserve_local.problems import Place, Problem, error, warning
 
 BUDGET_SENTENCE = (
     "a budget needs a limits store that outlives the process (valkey://HOST:PORT or sqlite:PATH), and here limits are kept in memory: "
-    "remove the budget."
+    "name one with --limits-store, or remove the budget."
 )
 
 

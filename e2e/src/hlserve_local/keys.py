@@ -1,8 +1,6 @@
 """Client keys: making strong ones, and writing the manifests that carry them."""
 
-import base64
 import re
-import secrets
 from typing import Any, Final
 
 import yaml
@@ -10,8 +8,6 @@ import yaml
 from hlserve_api.v1alpha1.client_key import GENERATED_SECRET_KEY
 from hlserve_local.manifests import API_VERSION
 
-KEY_PREFIX: Final = "hls_"
-KEY_BYTES: Final = 32
 CREDENTIAL_ID: Final = "primary"
 NAME_MAX_LENGTH: Final = 54
 """So that the Secret's name, `<name>-primary`, fits 63 characters too."""
@@ -20,11 +16,6 @@ _NAME: Final = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
 
 class KeyNameError(ValueError):
     """A name that Kubernetes would refuse for the ClientKey or its Secret."""
-
-
-def new_key() -> str:
-    """A key of 256 random bits: `hls_` and 43 base64url characters."""
-    return KEY_PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(KEY_BYTES)).rstrip(b"=").decode("ascii")
 
 
 def secret_name(client_key: str, credential: str = CREDENTIAL_ID) -> str:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from hlserve_local.keys import KeyNameError, key_manifest, new_key
+from hlserve_api.new_key import new_key
+from hlserve_local.keys import KeyNameError, key_manifest
 
 
 @click.group()

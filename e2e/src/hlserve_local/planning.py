@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from hlserve_api.new_key import new_key
 from hlserve_api.v1alpha1 import ServingPool
 from hlserve_api.v1alpha1.client_key import Credential, KeyEncoding
 from hlserve_capacity.derive import DerivedPool, derive, engine_args
 from hlserve_local.engines import EngineSpec
 from hlserve_local.fleet import Wanted
-from hlserve_local.keys import new_key
 from hlserve_local.objects import Objects
 from hlserve_local.problems import Problem
 from hlserve_local.snippets import Access

@@ -48,13 +48,16 @@ def check_port_free(port: int) -> None:
 class RouterProcess:
     """The router of one stack."""
 
-    def __init__(self, *, guard: Guard, directory: Path, events: EventLog, port: int, workers: int) -> None:
+    def __init__(
+        self, *, guard: Guard, directory: Path, events: EventLog, port: int, workers: int, limits_store: str
+    ) -> None:
         self._guard = guard
         self._directory = directory
         self._events = events
         self._port = port
         self._admin_port = 0
         self._workers = workers
+        self._limits_store = limits_store
         self._child: Child | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
@@ -103,7 +106,7 @@ class RouterProcess:
             [*self._command, *ports],
             guard=self._guard,
             log=self._directory / "router.log",
-            environment=ENVIRONMENT,
+            environment={**ENVIRONMENT, "HLSERVE_ROUTER_LIMITS_STORE": self._limits_store},
         )
         try:
             await self._child.read_ready_line(READY_MARKER, START_TIMEOUT_SECONDS)
@@ -118,7 +121,7 @@ class RouterProcess:
         answer = "no answer"
         while asyncio.get_running_loop().time() < deadline:
             try:
-                response = await client.get(f"{self.base_url}/readyz")
+                response = await client.get(f"{self.admin_url}/readyz")
             except httpx.HTTPError as failure:
                 answer = str(failure)
             else:

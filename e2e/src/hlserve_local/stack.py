@@ -28,7 +28,7 @@ from hlserve_local.processes import Guard, StartError
 from hlserve_local.router_process import RouterProcess, check_port_free
 from hlserve_local.runtime_dir import make_runtime_dir
 from hlserve_local.snippets import Access
-from hlserve_local.validation import Validation, validate
+from hlserve_local.validation import Validation, outlives_process, validate
 from hlserve_local.watch import changes, fingerprint
 
 HEADER_OVERRIDES: Final = {"SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES": "1"}
@@ -47,8 +47,9 @@ class Stack:
     """Engines and a router for one folder of manifests.
 
     `engines`: pools served by others' engines, pool name → base URLs. `port` 0 takes a free one. `watch`: reload when a
-    manifest changes. Entering raises ManifestsRefusedError, FolderMissingError, EngineOptionError, PortInUseError or StartError,
-    each with a sentence for the user, and then nothing is left running.
+    manifest changes. `limits_store`: where limits and budgets are kept; unset: a file in the stack's folder, for as long
+    as that is there. Entering raises ManifestsRefusedError, FolderMissingError, EngineOptionError, PortInUseError or
+    StartError, each with a sentence for the user, and then nothing is left running.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Stack:
         workers: int = 1,
         simulation: SimulationOptions | None = None,
         watch: bool = False,
+        limits_store: str | None = None,
     ) -> None:
         self._manifests = manifests
         self._foreign = {pool: tuple(urls) for pool, urls in (engines or {}).items()}
@@ -67,6 +69,7 @@ class Stack:
         self._workers = workers
         self._simulation = simulation or SimulationOptions()
         self._watch = watch
+        self._limits_store = limits_store
         self._generated: dict[tuple[str, str], str] = {}
         self._changing = asyncio.Lock()
         self._writing = asyncio.Lock()
@@ -79,6 +82,11 @@ class Stack:
         self._directory: Path
         self._client: httpx.AsyncClient
         self.events = EventLog()
+
+    @property
+    def durable(self) -> bool:
+        """Whether budgets can work here."""
+        return outlives_process(self._limits_store)
 
     @property
     def base_url(self) -> str:
@@ -142,7 +150,7 @@ class Stack:
 
     async def __aenter__(self) -> Self:
         known = fingerprint(self._manifests)
-        plan = self._make_plan(validate(self._manifests))
+        plan = self._make_plan(validate(self._manifests, durable_store=self.durable))
         check_port_free(self._port)
         try:
             await self._start(plan)
@@ -170,7 +178,7 @@ class Stack:
         Raises ManifestsRefusedError, FolderMissingError, EngineOptionError or StartError, and then serves on as before.
         """
         async with self._changing:
-            plan = self._make_plan(await asyncio.to_thread(validate, self._manifests))
+            plan = self._make_plan(await asyncio.to_thread(validate, self._manifests, durable_store=self.durable))
             await self._fleet.add_missing(plan.wanted)
             known = self._plan.warnings
             self._plan = plan
@@ -213,8 +221,9 @@ class Stack:
         await self._look_at_foreign()
         table, keyrings = await self._write()
         self._router = RouterProcess(
-            guard=self._guard, directory=self._directory, events=self.events, port=self._port, workers=self._workers
-        )
+            guard=self._guard, directory=self._directory, events=self.events, port=self._port, workers=self._workers,
+            limits_store=self._limits_store or f"sqlite:{self._directory / 'limits.db'}",
+        )  # fmt: skip
         self._parts.append(self._router)
         self._exit.push_async_callback(self._router.close, CLOSE_GRACE_SECONDS)
         await self._router.start(table, keyrings, self._client)

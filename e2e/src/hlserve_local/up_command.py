@@ -22,6 +22,8 @@ from hlserve_local.render import is_bad, line, tables
 from hlserve_local.router_process import PortInUseError
 from hlserve_local.snippets import all_snippets
 from hlserve_local.stack import ManifestsRefusedError, Stack
+from hlserve_router.errors import StartError as RouterStartError
+from hlserve_router.limit_store import store_address
 
 EXIT_REFUSED: Final = 1
 EXIT_USAGE: Final = 2
@@ -45,6 +47,12 @@ DEFAULT_PORT: Final = 8000
     "--port", type=click.IntRange(0, 65_535), default=DEFAULT_PORT, show_default=True, help="Port; 0: a free one."
 )
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Router processes.")
+@click.option(
+    "--limits-store",
+    metavar="STORE",
+    help="Where limits and budgets are kept: sqlite:PATH, valkey://HOST:PORT/DB or memory (no budgets). Default: a file that is "
+    "gone when this ends.",
+)
 @click.option("--no-live", is_flag=True, help="Print plain lines even on a terminal.")
 @click.option(
     "--time-scale",
@@ -53,7 +61,15 @@ DEFAULT_PORT: Final = 8000
     show_default=True,
     help="Engine seconds per second: 10 runs the simulated engines ten times faster.",
 )
-def up(folder: Path, engines: tuple[str, ...], port: int, workers: int, no_live: bool, time_scale: float) -> None:
+def up(
+    folder: Path,
+    engines: tuple[str, ...],
+    port: int,
+    workers: int,
+    limits_store: str | None,
+    no_live: bool,
+    time_scale: float,
+) -> None:
     """Serve the manifests of a folder on this machine: simulated engines, the real router.
 
     Changes in the folder are taken over without dropping a stream. Ctrl-C stops everything; a second Ctrl-C at once.
@@ -62,8 +78,19 @@ def up(folder: Path, engines: tuple[str, ...], port: int, workers: int, no_live:
         foreign = parse_engine_options(engines)
     except EngineOptionError as failure:
         raise click.UsageError(str(failure)) from None
+    if limits_store is not None:
+        try:
+            store_address(limits_store)
+        except RouterStartError as failure:
+            raise click.UsageError(str(failure)) from None
     stack = Stack(
-        folder, foreign, port=port, workers=workers, simulation=SimulationOptions(time_scale=time_scale), watch=True
+        folder,
+        foreign,
+        port=port,
+        workers=workers,
+        simulation=SimulationOptions(time_scale=time_scale),
+        watch=True,
+        limits_store=limits_store,
     )
     raise SystemExit(asyncio.run(_Session(stack, plain=no_live).run()))
 

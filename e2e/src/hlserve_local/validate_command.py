@@ -8,11 +8,12 @@ import click
 
 from hlserve_local.manifests import FolderMissingError
 from hlserve_local.problems import Problem, Severity
-from hlserve_local.validation import Validation
+from hlserve_local.validation import Validation, outlives_process
 from hlserve_local.validation import validate as validate_folder
+from hlserve_router.limit_store import MEMORY
 
 EXIT_PROBLEMS = 1
-DURABLE_STORES = ("valkey://", "sqlite:")
+STORES = ("valkey://", "valkeys://", "unix://", "sqlite:")
 
 
 @click.command()
@@ -21,22 +22,22 @@ DURABLE_STORES = ("valkey://", "sqlite:")
 )
 @click.option(
     "--limits-store",
-    default="memory",
-    show_default=True,
-    help="Store that the routers will use: memory, valkey://HOST:PORT or sqlite:PATH. Budgets need one of the last two.",
+    metavar="STORE",
+    help="Store that the routers will use, as for `up`: sqlite:PATH, valkey://HOST:PORT/DB or memory (no budgets). Default: a file.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.pass_context
-def validate(context: click.Context, folder: Path, limits_store: str, as_json: bool) -> None:
+def validate(context: click.Context, folder: Path, limits_store: str | None, as_json: bool) -> None:
     """Check the manifests of a folder as the API server and the operator would.
 
     Exit status: 0 usable (perhaps with warnings), 1 at least one error, 2 wrong usage.
     """
-    durable = limits_store.startswith(DURABLE_STORES)
-    if not durable and limits_store != "memory":
-        raise click.UsageError(f"--limits-store {limits_store}: write memory, valkey://HOST:PORT or sqlite:PATH.")
+    if limits_store is not None and limits_store != MEMORY and not limits_store.startswith(STORES):
+        raise click.UsageError(
+            f"--limits-store {limits_store}: write memory, valkey://HOST:PORT/DB, valkeys:// for TLS, unix://PATH, or sqlite:PATH."
+        )
     try:
-        result = validate_folder(folder, durable_store=durable)
+        result = validate_folder(folder, durable_store=outlives_process(limits_store))
     except FolderMissingError as failure:
         raise click.UsageError(str(failure)) from None
     if as_json:

@@ -15,6 +15,7 @@ from hlserve_local.key_checks import check_keys
 from hlserve_local.manifests import Folder, Kind, Manifest, read_folder
 from hlserve_local.objects import Objects, Placed
 from hlserve_local.problems import Problem, Severity, error, has_errors
+from hlserve_router.limit_store import MEMORY
 
 R = TypeVar("R", bound=CustomResource)
 
@@ -35,6 +36,11 @@ class Validation:
     def warnings(self) -> tuple[Problem, ...]:
         """The problems that do not stop it."""
         return tuple(problem for problem in self.problems if problem.severity is Severity.WARNING)
+
+
+def outlives_process(limits_store: str | None) -> bool:
+    """Whether the limits of a `--limits-store` do, so that budgets can work. Unset: a file, as `hlserve up` has it by default."""
+    return limits_store != MEMORY
 
 
 def validate(path: Path, *, durable_store: bool = False) -> Validation:
