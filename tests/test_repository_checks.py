@@ -72,6 +72,14 @@ DEFECTS = {
         "locks", replace("cli/pyproject.toml", '"click>=8.1,<9"', '"click>=7,<8"'), "cli needs click<8,>=7, and 8."
     ),
     "a lock is lost": Defect("locks", remove("locks/router.txt"), "locks/router.txt is missing"),
+    "a client's lock is lost": Defect(
+        "locks", remove("locks/clients-openai.txt"), "locks/clients-openai.txt is missing"
+    ),
+    "a client is pinned to another major": Defect(
+        "locks",
+        replace("pyproject.toml", '"openai>=2,<3"', '"openai>=1,<2"'),
+        "client-openai-previous needs openai<2,>=1",
+    ),
     "a pin has no hash": Defect("hashes", write("locks/sim.txt", "click==8.5.1\n"), "click==8.5.1 has no hash"),
     "one member is a version ahead": Defect(
         "versions", replace("cli/pyproject.toml", 'version = "0.1.0"', 'version = "0.2.0"'), "cli has version 0.2.0"
@@ -91,7 +99,7 @@ DEFECTS = {
     "a page links out of the repository": Defect("links", write("docs/x.md", "[a](../../x.md)\n"), "leads out"),
     "a page names a dead target": Defect("make-mentions", write("docs/x.md", "Run `make coffee`.\n"), "'make coffee'"),
     "a target is not explained": Defect(
-        "make-help", replace("Makefile", "test: $(STAMP) ##", "test: $(STAMP) #"), "target test has no '## explanation'"
+        "make-help", replace("Makefile", "test: helm ##", "test: helm #"), "target test has no '## explanation'"
     ),
     "a generator is misspelt": Defect(
         "generators", replace("Makefile", "repository_checks.adr_index", "repository_checks.adr_indx"), "adr_indx"
@@ -110,6 +118,14 @@ DEFECTS = {
         "no test is named for 'The simulator over HTTP and pure code agree",
     ),
     "the promises are lost": Defect("acceptance", remove("docs/acceptance.md"), "docs/acceptance.md is missing"),
+    "a fault case is lost": Defect(
+        "cases", replace("docs/acceptance.md", "| B04 ", "| B99 "), "has no row for case B04"
+    ),
+    "a fault case names a test without its id": Defect(
+        "cases",
+        replace("docs/acceptance.md", "::test_b28_a_body_in_chunks`", "::test_b29_headers_of_one_hop_stay_on_it`"),
+        "test_router_case_framing.py::test_b29_headers_of_one_hop_stay_on_it does not carry B28",
+    ),
     "a member is left out of the Makefile": Defect(
         "members", replace("Makefile", "e2e cli\n", "e2e\n"), "Make them equal"
     ),

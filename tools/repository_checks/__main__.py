@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from repository_checks import acceptance, documents, locks, makefile, sources
+from repository_checks import acceptance, cases, documents, locks, makefile, sources
 from repository_checks.tree import Tree
 
 CHECKS: Mapping[str, Callable[[Tree], list[str]]] = {
@@ -25,6 +25,7 @@ CHECKS: Mapping[str, Callable[[Tree], list[str]]] = {
     "generators": makefile.generators_exist,
     "members": makefile.members_agree,
     "acceptance": acceptance.promises_have_tests,
+    "cases": cases.cases_have_tests,
 }
 """Every check by the name one may run it by."""
 

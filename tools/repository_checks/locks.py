@@ -20,6 +20,9 @@ LOCKS: Mapping[str, tuple[str, ...]] = {
 }
 """Each lock and the members whose third-party dependencies it holds."""
 
+_GROUPS = re.compile(r"client-(?P<name>[a-z0-9-]+)")
+"""Dependency groups of real clients: each has a lock of its own, locks/clients-<name>.txt."""
+
 Pins = Mapping[str, Sequence[Version]]
 
 
@@ -41,15 +44,23 @@ def locks_satisfy_members(tree: Tree) -> list[str]:
         pins = parse_pins(tree.text(lock))
         wanted = [(folder, r) for folder in members for r in _dependencies(tree, folder)]
         if lock == "locks/dev.txt":
-            wanted += [("the dev group", r) for r in _dev_group(tree)]
+            wanted += [("the dev group", r) for r in _group(tree, "dev")]
         problems += [f"{lock}: {problem}" for folder, r in wanted for problem in unmet(folder, r, pins)]
+    for group, lock in _client_locks(tree).items():
+        if lock not in tree.files:
+            problems.append(f"{lock} is missing. Run: make lock.")
+            continue
+        pins = parse_pins(tree.text(lock))
+        problems += [
+            f"{lock}: {problem}" for r in _group(tree, group) for problem in unmet(f"the group {group}", r, pins)
+        ]
     return problems
 
 
 def pins_have_hashes(tree: Tree) -> list[str]:
     """pip's --require-hashes would refuse the lock otherwise."""
     problems = []
-    for lock in LOCKS:
+    for lock in (*LOCKS, *_client_locks(tree).values()):
         if lock in tree.files:
             entries = re.split(r"\n(?=\S)", tree.text(lock).strip())
             problems += [
@@ -112,5 +123,15 @@ def _is_ours(requirement: Requirement) -> bool:
     return requirement.name == "hlserve" or requirement.name.startswith("hlserve-")
 
 
-def _dev_group(tree: Tree) -> list[Requirement]:
-    return [Requirement(text) for text in tomllib.loads(tree.text("pyproject.toml"))["dependency-groups"]["dev"]]
+def _groups(tree: Tree) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = tomllib.loads(tree.text("pyproject.toml"))["dependency-groups"]
+    return groups
+
+
+def _group(tree: Tree, name: str) -> list[Requirement]:
+    return [Requirement(text) for text in _groups(tree)[name]]
+
+
+def _client_locks(tree: Tree) -> dict[str, str]:
+    found = {group: _GROUPS.fullmatch(group) for group in _groups(tree)}
+    return {group: f"locks/clients-{match['name']}.txt" for group, match in found.items() if match is not None}
