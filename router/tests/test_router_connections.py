@@ -147,7 +147,7 @@ async def test_a_connection_is_kept_for_the_next_request_and_closed_when_asked(s
     assert (status, headers["connection"]) == (200, ["close"])
     assert await wire.rest() == b""
     assert len(engine.requests) == 4
-    assert len(engine.carriers) == 1
+    assert engine.carriers == 1
 
 
 @splice_only

@@ -109,8 +109,8 @@ class ScriptedEngine:
     aborts: list[Any] = field(default_factory=list)
     abort_requests: list[Received] = field(default_factory=list)
     connections: int = 0
-    carriers: set[asyncio.StreamWriter] = field(default_factory=set)
-    """Connections that brought a generating request: probes have theirs."""
+    carriers: int = 0
+    """Connections that ever brought a generating request: probes have theirs."""
     open_sessions: int = 0
     gauges: dict[str, float] = field(default_factory=dict)
     health_status: int = 200
@@ -120,6 +120,8 @@ class ScriptedEngine:
     _server: asyncio.Server | None = None
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
+    _carrying: set[asyncio.StreamWriter] = field(default_factory=set)
+    """Open connections that are counted in `carriers`: one that has ended must not be kept."""
     port: int = 0
     _kept: socket.socket | None = None
     """Holds the port while nobody listens on it, so that no other process of this machine gets it."""
@@ -186,6 +188,7 @@ class ScriptedEngine:
         finally:
             self._tasks.discard(task)
             self._writers.discard(writer)
+            self._carrying.discard(writer)
             writer.close()
 
     async def _serve(self, request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -208,7 +211,9 @@ class ScriptedEngine:
             await session.reply(b"{}")
             return True
         self.requests.append(request)
-        self.carriers.add(writer)
+        if writer not in self._carrying:
+            self._carrying.add(writer)
+            self.carriers += 1
         self.open_sessions += 1
         await self._notify()
         watch = asyncio.create_task(_watch_close(reader, session))
