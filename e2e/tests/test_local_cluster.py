@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hlserve_cluster import preflight, programs
+from hlserve_cluster import image_lock, preflight, programs
 from hlserve_cluster.api_profile import free_address
 from hlserve_cluster.control_plane import api_hosts
 from hlserve_cluster.daemons import Daemon, Daemons
@@ -100,6 +100,30 @@ def test_a_program_is_made_again_when_a_source_changes(tmp_path: Path) -> None:
     assert program.key == before
     (tmp_path / "two").write_text("changed")
     assert program.key != before
+
+
+LOCK = """\
+always==1 \\
+    --hash=sha256:a
+early==1 ; python_full_version < '3.11.3' \\
+    --hash=sha256:b
+windows==1 ; sys_platform == 'win32' \\
+    --hash=sha256:c
+later==1 ; python_version >= '3.12' \\
+    --hash=sha256:d
+"""
+
+
+def test_a_lock_is_read_for_every_release_of_the_images_python() -> None:
+    """A base image with 3.11.2 gets what only releases before 3.11.3 want, whichever Python builds the image."""
+    assert image_lock.for_python(LOCK, "3.11").splitlines() == [
+        "always==1 \\",
+        "    --hash=sha256:a",
+        "early==1 \\",
+        "    --hash=sha256:b",
+    ]
+    assert "later==1 " in image_lock.for_python(LOCK, "3.12")
+    assert "early==1 " not in image_lock.for_python(LOCK, "3.12")
 
 
 def test_programs_and_state_lie_outside_the_repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

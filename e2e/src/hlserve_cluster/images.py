@@ -40,8 +40,8 @@ def build(names: Sequence[str], say: Callable[[str], None], base: str = "") -> N
         dockerfile = REPOSITORY / wheels.IMAGES[name] / "Dockerfile"
         say(f"{name}: building")
         build_arguments = [f"--build-arg=BASE={base or BASE}", f"--file={dockerfile}", f"--tag={reference(name)}"]
-        network = [] if base else ["--network=none", "--pull=never"]
-        _builder("build", _CHROOT, "--layers", *network, *build_arguments, str(context))
+        own_base = [] if base else ["--pull=never"]
+        _builder("build", _CHROOT, "--layers", *own_base, *build_arguments, str(context), network=bool(base))
         archive_file(name).unlink(missing_ok=True)
         _builder("push", "--quiet", reference(name), f"docker-archive:{archive_file(name)}:{reference(name)}")
 
@@ -68,10 +68,13 @@ def _ensure_base() -> None:
     _builder("tag", tag, BASE)
 
 
-def _builder(*arguments: str) -> str:
+def _builder(*arguments: str, network: bool = True) -> str:
     """Run buildah with a store of its own, so that nobody's images are touched. Returns what it prints."""
     store = cache_directory() / "images"
+    # buildah can build without a network only where it can make containers; a namespace around it does the same.
+    alone = [] if network or os.geteuid() != 0 else [need("unshare"), "--net"]
     command = [
+        *alone,
         need("buildah"),
         f"--root={store / 'root'}",
         f"--runroot={store / 'run'}",

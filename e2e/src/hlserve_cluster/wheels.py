@@ -4,11 +4,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from hlserve_cluster import image_lock
 from hlserve_cluster.errors import ClusterError
 from hlserve_cluster.layout import REPOSITORY
 
@@ -26,9 +28,12 @@ def collect(image: str, target: Path) -> None:
     """Fill `target` with every wheel of an image. Raises ClusterError with pip's words."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
-    lock = REPOSITORY / "locks" / f"{image}.txt"
-    wanted = ["--require-hashes", "--only-binary=:all:", f"--python-version={IMAGE_PYTHON}", f"--requirement={lock}"]
-    _pip("download", "--no-deps", *wanted, f"--dest={target}")
+    lock = (REPOSITORY / "locks" / f"{image}.txt").read_text(encoding="utf-8")
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt") as file:
+        file.write(image_lock.for_python(lock, IMAGE_PYTHON))
+        file.flush()
+        wanted = ["--require-hashes", "--only-binary=:all:", f"--python-version={IMAGE_PYTHON}"]
+        _pip("download", "--no-deps", *wanted, f"--requirement={file.name}", f"--dest={target}")
     for member in _own(IMAGES[image]):
         _pip(
             "wheel",
