@@ -113,7 +113,7 @@ bench-router-report: $(STAMP) ## Write docs/benchmarks/router.md from the rows o
 	$(BIN)/python -m hlserve_bench.router.page
 
 soak: $(STAMP) ## Hold 1,000 streams open through the router for ten minutes, write docs/benchmarks/router-soak.md. SOAK_SECONDS, SOAK_STREAMS, SOAK_ARGS.
-	$(BIN)/python -m hlserve_bench.router soak --seconds $(or $(SOAK_SECONDS),600) --streams $(or $(SOAK_STREAMS),1000) --out docs/benchmarks
+	$(BIN)/python -m hlserve_bench.router soak --seconds $(or $(SOAK_SECONDS),600) --streams $(or $(SOAK_STREAMS),1000) --out docs/benchmarks $(SOAK_ARGS)
 
 bench-policy: $(STAMP) ## Measure the router's policies on simulated engines: 5 minutes, and 14 beside sglang-router on the clock (POLICY_ARGS=--no-live, --live-only).
 	$(BIN)/python -m hlserve_local.policy --out docs/benchmarks $(POLICY_ARGS)

@@ -25,7 +25,7 @@ enum { HEAD_BYTES = 8192, EVENTS = 512, STAMP_DIGITS = 16, PROMPTS = 64, LARGE_B
 enum Part { HEAD, LENGTH_BODY, CHUNK_SIZE, CHUNK_DATA, CHUNK_END, LAST_LINE };
 
 typedef struct {
-  int fd, busy;
+  int fd, busy, wrong;                      // wrong: the reply that is being read is a refusal, which counts as nothing else
   enum Part part;
   char head[HEAD_BYTES]; int head_length;
   long left; int size_digits;               // of the body or of the chunk that is being read; left < 0: until the end of the connection
@@ -114,6 +114,7 @@ static void start(Connection *c) {
   c->part = HEAD;
   c->head_length = c->stamp_digits = c->stamps = 0;
   c->last_chunk = 0;
+  c->wrong = 0;
   c->busy = 1;
   c->started = now_ns();
   c->unsent = requests[turn];
@@ -130,6 +131,7 @@ static void start(Connection *c) {
 static int inside(uint64_t t) { return t >= window_start && t < window_end; }
 
 static void chunk_arrived(Connection *c, uint64_t t) {
+  if (c->wrong) return;
   if (++c->stamps == 1 && inside(c->started)) add(&first_chunk_us, (t - c->started) / 1e3);
   if (inside(t)) {
     double delay = t / 1e3 - c->stamp;
@@ -160,7 +162,7 @@ static void find_stamps(Connection *c, const char *p, long length, uint64_t t) {
 
 static void finish(Connection *c, uint64_t t) {
   c->busy = 0;
-  if (inside(t)) {
+  if (inside(t) && !c->wrong) {
     finished++;
     if (inside(c->started)) add(&latency_us, (t - c->started) / 1e3);
   }
@@ -178,7 +180,8 @@ static long read_head(Connection *c, const char *p, long length) { // bytes used
   int status = atoi(c->head + 9);
   c->head_length = 0;
   if (status == 100) return used;
-  if (status != 200 && ++refused < 3) fprintf(stderr, "HTTP %d %.300s\n", status, p + used);
+  c->wrong = status != 200;
+  if (c->wrong && ++refused < 3) fprintf(stderr, "HTTP %d %.300s\n", status, p + used);
   char *found = strcasestr(c->head, "\r\ncontent-length:");
   c->left = found ? atol(found + 17) : -1;
   c->part = LENGTH_BODY;

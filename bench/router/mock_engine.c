@@ -2,7 +2,8 @@
 //
 //   cc -O2 -o mock_engine mock_engine.c && ./mock_engine 9001 9002
 //
-// Control, on any of the ports: GET /_set?chunks=200&gap_us=20000, GET /_stats, GET /_abort (drops every stream).
+// Control, on any of the ports: GET /_set?chunks=200&spread=0&gap_us=20000, GET /_stats, GET /_abort (drops every stream).
+// spread: a stream has so many chunks more or less, evenly, so that streams that began together do not end together.
 // A chunk is written when it is due, whatever the reader does (open loop), in a write() of its own, and carries the time it was due as
 // "@<16 digits of CLOCK_MONOTONIC in microseconds>@". A client on the same machine so reads the delay of every single chunk, also behind
 // proxies that write the JSON anew.
@@ -35,7 +36,8 @@ typedef struct {
 
 typedef struct { uint64_t due_us; Connection *connection; uint32_t generation; } Timer;
 
-static int poller, set_chunks = 200, set_gap_us;
+static int poller, set_chunks = 200, set_spread, set_gap_us;
+static uint32_t turn_of_length;
 static unsigned long requests, chunks, accepted, open_connections;
 static Connection *connections[MAX_FDS];
 static Timer *timers; static int timer_count, timer_size;
@@ -170,7 +172,8 @@ static void generate(Connection *c, int streaming) {
   requests++;
   if (!streaming) { put(c, reply, reply_length); return; }
   c->busy = c->streaming = c->headless = 1;
-  c->chunks_left = set_chunks;
+  // Multiples of the golden ratio: as even as chance at its best, and the same in every run.
+  c->chunks_left = set_chunks - set_spread + (int)((uint64_t)(turn_of_length++ * 2654435769u) * (2 * set_spread + 1) >> 32);
   c->gap_us = set_gap_us;
   c->due_us = now_us();
   write_chunk(c, c->due_us);
@@ -184,6 +187,8 @@ static void set_number(const char *head, int length, const char *name, int *valu
 static void control(Connection *c, const char *head, int length) {
   if (!strncmp(head, "GET /_set", 9)) {
     set_number(head, length, "chunks=", &set_chunks);
+    set_spread = 0;
+    set_number(head, length, "spread=", &set_spread);
     set_number(head, length, "gap_us=", &set_gap_us);
   }
   if (!strncmp(head, "GET /_abort", 11))

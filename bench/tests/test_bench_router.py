@@ -1,12 +1,15 @@
 """The router's benchmark: what it reads, computes, decides and writes; and its two C programs against each other."""
 
+import http.client
 import json
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from click.testing import CliRunner
@@ -17,15 +20,15 @@ from hlserve_bench.router.candidates import BY_NAME, CANDIDATES, DIRECT, Kind, S
 from hlserve_bench.router.cases import CASES, ORDINARY, Case, Load
 from hlserve_bench.router.figures import Estimate, Figures, estimate, inverse, lowest, ratio
 from hlserve_bench.router.goals import GOALS, Goal, Verdict
-from hlserve_bench.router.interpreter import environment, look
-from hlserve_bench.router.manifest import Manifest
-from hlserve_bench.router.measuring import Bench, MeasurementError, Target, client_values, combine
+from hlserve_bench.router.interpreter import environment, in_words, look
+from hlserve_bench.router.manifest import Manifest, commit_in_words, load_in_words
+from hlserve_bench.router.measuring import Bench, MeasurementError, Target, client_values, combine, said
 from hlserve_bench.router.page import render, write_page
 from hlserve_bench.router.peers import Missing, Ready, prepare
 from hlserve_bench.router.processes import established, start, tree
 from hlserve_bench.router.programs import HarnessError, Programs, build, free_ports
 from hlserve_bench.router.rows import Row, read_rows, write_rows
-from hlserve_bench.router.running import answers, until
+from hlserve_bench.router.running import answers, shuffled, until
 from hlserve_bench.router.table import AGENT_KEY, write_documents
 from hlserve_bench.router.terminal import summary
 
@@ -137,7 +140,7 @@ class TestReading:
 
     LINE = json.dumps(
         {
-            "finished": 5, "finished_per_second": 2.5, "chunks": 0, "chunks_per_second": 0, "broken": 1, "refused": 2, "connects": 1,
+            "finished": 500, "finished_per_second": 2.5, "chunks": 0, "chunks_per_second": 0, "broken": 1, "refused": 2, "connects": 1,
             "latency_p50_us": 8.0, "latency_p99_us": 9.0, "ttft_p50_us": None, "ttft_p99_us": None, "delay_p50_us": None,
             "delay_p99_us": None, "delay_max_us": None, "gap_p99_us": None,
         }
@@ -150,10 +153,26 @@ class TestReading:
         assert "ttft_p50_us" not in values
 
     def test_a_run_that_served_nothing_is_no_figure(self) -> None:
-        with pytest.raises(MeasurementError, match="HTTP 401"):
-            client_values(self.LINE.replace('"finished": 5', '"finished": 0'), "HTTP 401 no key")
+        with pytest.raises(MeasurementError, match="HTTP 401") as raised:
+            client_values(self.LINE.replace('"finished": 500', '"finished": 0'), "HTTP 401 no key")
+        assert raised.value.errors == 3
         with pytest.raises(MeasurementError, match="without a result"):
             client_values("", "boom")
+
+    def test_a_run_of_which_much_was_refused_is_no_figure(self) -> None:
+        with pytest.raises(MeasurementError, match="6 refused or broken beside 500 served: HTTP 503, busy"):
+            client_values(self.LINE.replace('"refused": 2', '"refused": 5'), 'HTTP 503 {"message": "busy"}')
+
+    @pytest.mark.parametrize(
+        ("errors", "want"),
+        [
+            pytest.param("", "no answer", id="nothing was said"),
+            pytest.param('HTTP 503 {"error":{"code":"x","message":"All are \\"down\\"","pa', 'HTTP 503, All are \\"down\\"', id="cut JSON"),
+            pytest.param("HTTP 502 bad | gateway\nHTTP 502 other", "HTTP 502 bad / gateway", id="plain text, of which the first line"),
+        ],
+    )  # fmt: skip
+    def test_a_refusal_is_told_in_words(self, errors: str, want: str) -> None:
+        assert said(errors) == want
 
     def test_repeats_are_averaged_but_for_shares_and_errors(self) -> None:
         runs = [{"largest_share": 0.5, "errors": 1.0, "rate": 2.0}, {"largest_share": 0.7, "errors": 2.0, "rate": 4.0}]
@@ -205,8 +224,63 @@ class TestCandidates:
         assert all(isinstance(prepare(candidate, tmp_path), Ready) for candidate in ours)
 
 
+class TestOrder:
+    """Whose turn it is."""
+
+    def test_all_take_their_turn_in_every_case(self) -> None:
+        assert sorted(shuffled(range(9), 3, "ttft")) == list(range(9))
+
+    def test_a_run_can_be_repeated(self) -> None:
+        assert shuffled(range(9), 3, "ttft") == shuffled(range(9), 3, "ttft")
+
+    def test_rounds_and_cases_differ(self) -> None:
+        orders = {tuple(shuffled(range(9), number, case)) for number in range(5) for case in ("ttft", "reply-1")}
+        assert len(orders) == 10
+
+
+class TestManifest:
+    """What it says in words."""
+
+    @pytest.mark.parametrize(
+        ("known", "want"),
+        [
+            pytest.param({"commit": None}, "an unknown commit", id="no repository"),
+            pytest.param({"commit": "c" * 40, "uncommitted_changes": False}, "commit `cccccccccccc`", id="clean"),
+            pytest.param(
+                {"commit": "c" * 40, "uncommitted_changes": True}, "commit `cccccccccccc` with uncommitted changes",
+                id="of before there was a list",
+            ),
+            pytest.param(
+                {"commit": "c" * 40, "uncommitted_changes": True, "uncommitted": [f"file-{k}" for k in range(8)]},
+                "commit `cccccccccccc` with uncommitted changes in `file-0`, `file-1`, `file-2`, `file-3`, `file-4`, `file-5` and 2 more",
+                id="many",
+            ),
+        ],
+    )  # fmt: skip
+    def test_what_was_not_committed(self, known: dict[str, object], want: str) -> None:
+        assert commit_in_words(known) == want
+
+    def test_how_busy_the_machine_was(self) -> None:
+        assert load_in_words({"load_average": 2.04}) == "load average 2.0"
+        assert (
+            load_in_words({"load_average": 2.04, "load_average_before": 0.1})
+            == "load average 0.1 before the run, 2.0 at its end"
+        )
+
+
 class TestInterpreter:
     """Ours may run by another Python of the same version."""
+
+    @pytest.mark.parametrize(
+        ("said_of_itself", "want"),
+        [
+            pytest.param((True, True, False, False), "built with profile-guided and with link-time", id="official image"),
+            pytest.param((False, False, True, True), "built without profile-guided and without link-time", id="pyenv"),
+            pytest.param((False, False, False, True), "nothing tells whether", id="Debian"),
+        ],
+    )  # fmt: skip
+    def test_its_build_is_told_in_words(self, said_of_itself: tuple[bool, ...], want: str) -> None:
+        assert want in in_words(dict(zip(("optimised", "lto", "shared", "other"), said_of_itself, strict=True)))
 
     def test_another_one_lends_our_packages(self, tmp_path: Path) -> None:
         found = environment(sys.executable, tmp_path)
@@ -240,8 +314,12 @@ class TestPage:
         assert "| `hlserve` | requests/s, 64 connections | sglang-router | ≥ 2× | 2.50 (1.50–2.50) | met |" in page
         assert "| `hlserve` | requests/s, 64 connections | envoy | ≥ 1× | – | not measured |" in page
         assert "Not measured: `nginx`: nginx is not installed." in page
-        assert "`envoy` in `reply-64` (nothing was served in time)" in page
+        assert "`envoy` in `reply-64`, 1 of 3 rounds (nothing was served in time)" in page
         assert "0123456789ab" in page
+
+    def test_a_figure_of_fewer_rounds_says_so(self) -> None:
+        page = render(ROUNDS[:-2], MANIFEST)
+        assert "| `sglang-router` | – | 6,000 (4,000–8,000), 2 of 3 |" in page
 
     def test_a_page_that_was_edited_is_noticed(self, tmp_path: Path) -> None:
         write_rows(tmp_path / "router.jsonl", ROUNDS)
@@ -301,3 +379,67 @@ def test_the_load_client_and_the_mock_engine_agree(case: Case, programs: Program
     if case.load is Load.STREAM:
         assert 0 < values["chunks_per_second"] * case.seconds <= stats["chunks"]
         assert values["delay_p99_us"] >= values["delay_p50_us"] >= 0
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="a C compiler is needed: apt install gcc libc6-dev")
+def test_streams_have_the_lengths_that_the_engine_was_set_to(programs: Programs, tmp_path: Path) -> None:
+    port, other = free_ports(2)
+    engine = start([str(programs.engine), str(port), str(other)], (0,), tmp_path / "log", {}, tmp_path)
+    try:
+        assert until(lambda: answers(port), 5)
+        bench = Bench(port, engine.process.pid, programs.client, (0,), AGENT_KEY, real_time=False)
+        bench.set_engine(Case("spread", Load.STREAM, 1, 0, 0, chunks=20, chunks_spread=10))
+        lengths = [chunks_of_a_stream(port) for _ in range(20)]
+        bench.set_engine(Case("one length", Load.STREAM, 1, 0, 0, chunks=20))
+        alike = {chunks_of_a_stream(port) for _ in range(5)}
+    finally:
+        engine.end()
+    assert alike == {20}
+    assert min(lengths) < 13
+    assert max(lengths) > 27
+    assert set(lengths) <= set(range(10, 31))
+
+
+def chunks_of_a_stream(port: int) -> int:
+    """How many timed chunks one stream has."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("POST", "/v1/chat/completions", b'{"stream":true}')
+        return connection.getresponse().read().count(b'"content":"@')
+    finally:
+        connection.close()
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="a C compiler is needed: apt install gcc libc6-dev")
+def test_a_refusal_is_never_counted_as_served(programs: Programs, tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            command = [str(programs.client), "reply", f"127.0.0.1:{server.server_port}", "2", "0", "0.5", "100"]
+            done = subprocess.run(command, capture_output=True, text=True, check=True, env={"BENCH_KEY": "x"})
+        finally:
+            server.shutdown()
+            thread.join()
+    told = json.loads(done.stdout)
+    assert told["refused"] > 0
+    assert told["finished"] == 0
+    with pytest.raises(MeasurementError, match="nothing was served in time: HTTP 503, no workers"):
+        client_values(done.stdout, done.stderr)
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """Answers 503 to every request."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        body = b'{"error":{"message":"no workers"}}'
+        self.send_response(503)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""

@@ -64,9 +64,21 @@ def test_the_file_holds_all_that_the_page_needs(tmp_path: Path) -> None:
     write(tmp_path, RUN)
     assert SoakRun.from_json((tmp_path / "router-soak.json").read_text()) == RUN
     page = (tmp_path / "router-soak.md").read_text()
-    assert "| memory for each open stream | 10.2 KiB |" in page
+    assert "| memory for each open stream, first sample with all of them | 10.2 KiB |" in page
+    assert "| the same at the last sample | 10.2 KiB |" in page
+    assert "keeps 5.0 MiB more after the last stream" in page
     assert "Nothing was left behind" in page
     assert "busier than it has cores" not in page
+
+
+def test_memory_that_grew_meanwhile_is_in_the_second_figure_only() -> None:
+    grown = replace(RUN, samples=[*RUN.samples[:-1], a_sample(480, 70.0)])
+    assert (grown.kib_per_stream, grown.kib_per_stream_at_the_end) == pytest.approx((10.24, 20.48))
+
+
+def test_streams_of_different_lengths_are_told() -> None:
+    assert "Each stream is 400 chunks,\n50 ms apart; when" in render(RUN)
+    assert "Each stream is 200 to 600 chunks,\n50 ms apart, so that they" in render(replace(RUN, chunks_spread=200))
 
 
 def test_a_busy_machine_is_told() -> None:

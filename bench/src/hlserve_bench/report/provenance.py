@@ -34,6 +34,8 @@ class Provenance:
     commit: str | None
     uncommitted_changes: bool | None
     machine: str
+    uncommitted: tuple[str, ...] = ()
+    """Paths from the root of the repository, new files included."""
 
 
 def collect(source: Path) -> Provenance:
@@ -46,6 +48,7 @@ def collect(source: Path) -> Provenance:
         commit=commit or None,
         uncommitted_changes=None if changes is None else changes != "",
         machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        uncommitted=tuple(line[3:].rpartition(" -> ")[2] for line in (changes or "").splitlines()),
     )
 
 
@@ -69,4 +72,4 @@ def _git(source: Path, *arguments: str) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return done.stdout.rstrip() if done.returncode == 0 else None

@@ -1,5 +1,6 @@
 """`python -m hlserve_bench.router run|page`: the router's benchmark."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -81,6 +82,7 @@ def run(
         own_python = environment(python, cache)
         found = [prepare(candidate, cache, peer_python, own_python) for candidate in chosen]
         ready = tuple(each for each in found if isinstance(each, Ready))
+        load_before = os.getloadavg()[0]
         plan = Plan(rounds, wanted, ready, candidate_core, load_core, real_time, own_python)
         job = Run(plan, programs, cache, lambda text: click.echo(text, err=True))
         job.missing.extend(each for each in found if isinstance(each, Missing))
@@ -92,7 +94,7 @@ def run(
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_rows(out / "router.jsonl", rows)
-        (out / "router.manifest.json").write_text(collect(plan, job.missing, sys.argv[1:]).to_json())
+        (out / "router.manifest.json").write_text(collect(plan, job.missing, sys.argv[1:], load_before).to_json())
     click.echo(summary(rows))
     for missing in job.missing:
         click.echo(f"not measured: {missing.candidate.name}: {missing.reason}")

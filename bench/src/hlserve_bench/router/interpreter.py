@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,6 +32,7 @@ print(json.dumps({
     "version": list(sys.version_info[:2]),
     "optimised": "--enable-optimizations" in words,
     "lto": "--with-lto" in words,
+    "other": "--enable-shared" in words,
     "shared": "libpython" in open("/proc/self/maps").read(),
     "milliseconds": round(1000 * min(spent() for _ in range(7)), 2),
 }))
@@ -44,7 +46,7 @@ class Interpreter:
     name: str
     """As `CPython 3.11.7`."""
     build: str
-    """The flags that matter for speed, as it states them; Debian's states those of its shared library, which it does not use."""
+    """The flags that matter for speed, in words, as far as it states them."""
     loop_milliseconds: float
     """CPU for a fixed loop of 100,000 steps, best of seven: flags are not always told, this is."""
 
@@ -52,12 +54,20 @@ class Interpreter:
 def look(program: str) -> Interpreter:
     """Asks an interpreter. Raises HarnessError."""
     said = _ask(program)
+    return Interpreter(str(said["name"]), in_words(said), float(str(said["milliseconds"])))
+
+
+def in_words(said: Mapping[str, object]) -> str:
+    """How it was built. Debian ships one that is not linked to the shared library whose flags it states as its own."""
+    if said["other"] and not said["shared"]:
+        return (
+            "libpython linked in; it states the flags of its distribution's shared library, not its own, so that nothing tells whether it "
+            "was built with profile-guided or link-time optimisation"
+        )  # fmt: skip
     yes = ("without", "with")
-    return Interpreter(
-        str(said["name"]),
-        f"configured {yes[bool(said['optimised'])]} --enable-optimizations and {yes[bool(said['lto'])]} --with-lto, "
-        f"libpython {'shared' if said['shared'] else 'linked in'}",
-        float(str(said["milliseconds"])),
+    return (
+        f"built {yes[bool(said['optimised'])]} profile-guided and {yes[bool(said['lto'])]} link-time optimisation, libpython "
+        f"{'shared' if said['shared'] else 'linked in'}"
     )
 
 

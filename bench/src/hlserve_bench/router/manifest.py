@@ -14,9 +14,11 @@ from typing import Any, Final
 from hlserve_bench.report.provenance import collect as provenance
 from hlserve_bench.router.interpreter import look
 from hlserve_bench.router.peers import Missing
-from hlserve_bench.router.running import Plan
+from hlserve_bench.router.running import ORDER_SEED, Plan
 from hlserve_bench.router.table import DESCRIPTION
 
+OWN_OUTPUT: Final = "docs/benchmarks/router"
+SHOWN_PATHS: Final = 6
 _LIBRARIES: Final = ("uvicorn", "uvloop", "httptools", "fastapi", "msgspec", "prometheus-client")
 
 
@@ -27,6 +29,8 @@ class Manifest:
     created: str
     commit: str | None
     uncommitted_changes: bool | None
+    uncommitted: Sequence[str] = ()
+    """Paths of files that differ from the commit, but for what runs themselves write."""
     command: str
     kernel: str
     processor: str
@@ -48,6 +52,10 @@ class Manifest:
     """Name → why it was not measured."""
     load_average: float
     """Over the five minutes before the run's end, its own load (two at most) included."""
+    load_average_before: float | None = None
+    """Over the minute before it began."""
+    order_seed: int | None = None
+    """See `running.shuffled`."""
 
     def to_json(self) -> str:
         """For people too."""
@@ -59,10 +67,11 @@ class Manifest:
         return cls(**json.loads(text))
 
 
-def collect(plan: Plan, missing: Sequence[Missing], arguments: Sequence[str]) -> Manifest:
-    """Looks at the machine as it is."""
+def collect(plan: Plan, missing: Sequence[Missing], arguments: Sequence[str], load_before: float) -> Manifest:
+    """Looks at the machine as it is. `load_before`: its load average when the run began."""
     return Manifest(
-        **machine(real_time=plan.real_time, python=plan.python),
+        **machine(real_time=plan.real_time, python=plan.python, load_before=load_before),
+        order_seed=ORDER_SEED,
         command=" ".join(["python -m hlserve_bench.router", *arguments]),
         rounds=plan.rounds,
         candidate_core=plan.candidate_core,
@@ -74,14 +83,37 @@ def collect(plan: Plan, missing: Sequence[Missing], arguments: Sequence[str]) ->
     )
 
 
-def machine(*, real_time: bool, python: str = sys.executable) -> dict[str, Any]:
+def commit_in_words(manifest: Mapping[str, Any]) -> str:
+    """Which source ran, and what of it was not committed."""
+    commit = manifest["commit"]
+    if not commit:
+        return "an unknown commit"
+    paths = [f"`{path}`" for path in manifest.get("uncommitted") or ()]
+    if not paths:
+        return f"commit `{commit[:12]}`" + (" with uncommitted changes" if manifest["uncommitted_changes"] else "")
+    more = f" and {len(paths) - SHOWN_PATHS} more" if len(paths) > SHOWN_PATHS else ""
+    return f"commit `{commit[:12]}` with uncommitted changes in {', '.join(paths[:SHOWN_PATHS])}{more}"
+
+
+def load_in_words(manifest: Mapping[str, Any]) -> str:
+    """How busy the machine was: before the run that is others' doing, at its end mostly the run's own."""
+    after = f"{manifest['load_average']:.1f}"
+    before = manifest.get("load_average_before")
+    return (
+        f"load average {after}" if before is None else f"load average {before:.1f} before the run, {after} at its end"
+    )
+
+
+def machine(*, real_time: bool, python: str = sys.executable, load_before: float) -> dict[str, Any]:
     """The part of a manifest that says where and with what something ran. Raises HarnessError."""
     interpreter = look(python)
     source = provenance(Path(__file__).parent)
+    changed = [path for path in source.uncommitted if not path.startswith(OWN_OUTPUT)]
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": source.commit,
-        "uncommitted_changes": source.uncommitted_changes,
+        "uncommitted_changes": bool(changed) if source.commit else None,
+        "uncommitted": changed,
         "kernel": f"{platform.system()} {platform.release()}",
         "processor": _processor(),
         "cores": os.cpu_count() or 0,
@@ -90,6 +122,7 @@ def machine(*, real_time: bool, python: str = sys.executable) -> dict[str, Any]:
         "python_loop_milliseconds": interpreter.loop_milliseconds,
         "libraries": {name: metadata.version(name) for name in _LIBRARIES},
         "load_average": os.getloadavg()[1],
+        "load_average_before": load_before,
         "scheduling": "SCHED_FIFO during each case" if real_time else "SCHED_OTHER",
     }
 

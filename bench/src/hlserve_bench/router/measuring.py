@@ -1,6 +1,7 @@
 """One case on one candidate: sets the engine, runs the clients, reads CPU and memory beside them."""
 
 import json
+import re
 import subprocess
 import time
 import urllib.request
@@ -19,10 +20,17 @@ _KEPT: Final = (
     "delay_p50_us", "delay_p99_us", "delay_max_us", "gap_p99_us",
 )  # fmt: skip
 """What is taken over from the load client as it is."""
+MOST_REFUSED: Final = 0.01
+"""Share of the replies that may be refused or broken; with more the figures would be those of an error page."""
+_MESSAGE: Final = re.compile(r'"message"\s*:\s*"((?:[^"\\]|\\.)*)')
 
 
 class MeasurementError(Exception):
-    """A case that gave no figures; the message says why."""
+    """A case that gave no figures; the message says why. `errors`: requests that broke or were refused."""
+
+    def __init__(self, message: str, errors: float = 0) -> None:
+        super().__init__(message)
+        self.errors = errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,8 @@ class Bench:
 
     def set_engine(self, case: Case) -> None:
         """How the engine streams from here on."""
-        _get(f"http://127.0.0.1:{self.engine_port}/_set?chunks={case.chunks}&gap_us={case.gap_microseconds}")
+        settings = f"chunks={case.chunks}&spread={case.chunks_spread}&gap_us={case.gap_microseconds}"
+        _get(f"http://127.0.0.1:{self.engine_port}/_set?{settings}")
 
     def _run(self, case: Case, target: Target) -> dict[str, float]:
         command = [
@@ -137,10 +146,23 @@ def client_values(output: str, errors: str) -> dict[str, float]:
         raise MeasurementError(f"the load client ended without a result: {errors.strip()[:200]}")
     raw: dict[str, float | None] = json.loads(output)
     values = {name: value for name in _KEPT if (value := raw[name]) is not None}
-    values["errors"] = (raw["broken"] or 0) + (raw["refused"] or 0)
-    if not raw["finished"] and not raw["chunks"]:
-        raise MeasurementError(f"nothing was served in time: {errors.strip()[:200] or 'no answer'}")
+    wrong = values["errors"] = (raw["broken"] or 0) + (raw["refused"] or 0)
+    served = (raw["finished"] or 0) + (raw["chunks"] or 0)
+    if not served:
+        raise MeasurementError(f"nothing was served in time: {said(errors)}", wrong)
+    if wrong > MOST_REFUSED * (served + wrong):
+        raise MeasurementError(f"{wrong:,.0f} refused or broken beside {served:,.0f} served: {said(errors)}", wrong)
     return values
+
+
+def said(errors: str) -> str:
+    """The first answer that the load client complained of, in words: its status, and the message if its JSON has one."""
+    lines = errors.strip().splitlines()
+    if not lines:
+        return "no answer"
+    found = _MESSAGE.search(lines[0])
+    status = re.match(r"HTTP \d+", lines[0])
+    return f"{status[0]}, {found[1]}" if found and status else lines[0].replace("|", "/")[:120]
 
 
 def combine(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:

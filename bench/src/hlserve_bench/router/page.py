@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from hlserve_bench.router.candidates import CANDIDATES, DIRECT
 from hlserve_bench.router.figures import Figures
 from hlserve_bench.router.goals import GOALS, Verdict
-from hlserve_bench.router.manifest import Manifest
+from hlserve_bench.router.manifest import Manifest, commit_in_words, load_in_words
 from hlserve_bench.router.rows import Row, read_rows
 from hlserve_bench.router.tables import TABLES, Table, cell, lines
 
@@ -35,14 +36,14 @@ def render(rows: Sequence[Row], manifest: Manifest) -> str:
         loader=PackageLoader("hlserve_bench.router"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         keep_trailing_newline=True, autoescape=False,  # noqa: S701 - Markdown of our own figures
     )  # fmt: skip
-    changes = " with uncommitted changes" if manifest.uncommitted_changes else ""
     return environment.get_template("router.md.j2").render(
         manifest=manifest,
-        commit=f"commit `{manifest.commit[:12]}`{changes}" if manifest.commit else "an unknown commit",
+        commit=commit_in_words(asdict(manifest)),
+        load=load_in_words(asdict(manifest)),
         goals=_goals(figures),
         who=_who(figures, manifest),
         tables=[(table.title, _table(table, figures)) for table in TABLES],
-        failures=sorted({f"`{row.candidate}` in `{row.case}` ({row.failure})" for row in figures.failures}),
+        failures=_failures(figures),
         libraries=", ".join(f"{name} {version}" for name, version in manifest.libraries.items()),
     )
 
@@ -54,7 +55,14 @@ def _goals(figures: Figures) -> str:
         verdict = goal.verdict(found)
         said = f"**{verdict.value}**" if verdict is Verdict.MISSED else verdict.value
         body.append(
-            [f"`{goal.ours}`", goal.figure, goal.against or "–", goal.wanted, cell(found, 2, spread=True), said]
+            [
+                f"`{goal.ours}`",
+                goal.figure,
+                goal.against or "–",
+                goal.wanted,
+                cell(found, 2, spread=True, rounds=figures.rounds),
+                said,
+            ]
         )
     return _markdown(["", "figure", "against", "goal", "measured", ""], body)
 
@@ -66,6 +74,17 @@ def _who(figures: Figures, manifest: Manifest) -> str:
             errors = f"{figures.errors(candidate.name):,.0f}"
             body.append([f"`{candidate.name}`", manifest.candidates.get(candidate.name, ""), candidate.does, errors])
     return _markdown(["name", "version", "what it does for a request", "errors"], body)
+
+
+def _failures(figures: Figures) -> list[str]:
+    """Which cases gave no figures in which rounds, and why the first of these."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in figures.failures:
+        found.setdefault((row.candidate, row.case), []).append(row)
+    return [
+        f"`{candidate}` in `{case}`, {len(rows)} of {figures.rounds} rounds ({rows[0].failure})"
+        for (candidate, case), rows in sorted(found.items())
+    ]
 
 
 def _table(table: Table, figures: Figures) -> str:

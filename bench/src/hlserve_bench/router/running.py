@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from random import Random
+from typing import Final, TypeVar
 
 from hlserve_bench.router.candidates import DIRECT, Cores, Site
 from hlserve_bench.router.cases import BY_NAME, Case
@@ -20,6 +22,11 @@ from hlserve_bench.router.programs import HarnessError, Programs, free_ports
 from hlserve_bench.router.rows import Row
 from hlserve_bench.router.table import AGENT_KEY, MODEL
 
+T = TypeVar("T")
+ORDER_SEED: Final = 16
+"""Of the order in which candidates take their turn."""
+FRESH_SECONDS: Final = 30.0
+"""What a candidate that is started anew has to come up."""
 _WARM = Case("warm", BY_NAME["reply-64"].load, 64, 0.1, 0.3)
 _WARM_STREAMS = Case("warm", BY_NAME["ttft"].load, 64, 0.1, 0.4, chunks=10, gap_microseconds=5_000)
 
@@ -105,13 +112,23 @@ class Run:
         if case.name != "spread":
             yield _row(bench, case, DIRECT, number, Target(bench.engine_port))
         able = [live for live in self._live if case.name in live.ready.candidate.cases]
-        first = number % max(1, len(able))  # nobody always has the same neighbour before it
-        for live in able[first:] + able[:first]:
+        for live in shuffled(able, number, case.name):
+            self._revive(live, case)
             row = _row(bench, case, live.name, number, live.target)
             if row.failure is not None:
                 self.say(f"{live.name}, {case.name}: {row.failure}")
             yield row
             time.sleep(0.1)
+
+    def _revive(self, live: Live, case: Case) -> None:
+        """Starts a candidate anew that refuses a plain request: its circuit breaker took clients that left for faults of the engine."""
+        if serves(live.site.port) or not live.ready.candidate.restarts:
+            return
+        self.say(f"{live.name} refuses before {case.name}: started anew")
+        self._end(live)
+        self._start(live)
+        until(partial(serves, live.site.port), FRESH_SECONDS)
+        wait_until_quiet(live.target.pids)
 
     def _start_all(self, bench: Bench, *, first: bool) -> None:
         for live in tuple(self._live):
@@ -154,7 +171,14 @@ def _row(bench: Bench, case: Case, name: str, number: int, target: Target) -> Ro
     try:
         return Row(name, case.name, number, bench.measure(case, target))
     except MeasurementError as error:
-        return Row(name, case.name, number, failure=str(error))
+        return Row(name, case.name, number, {"errors": error.errors} if error.errors else {}, failure=str(error))
+
+
+def shuffled(items: Sequence[T], number: int, case_name: str) -> list[T]:
+    """The order of one case in one round: nobody always has the same neighbour before it, and a run can be repeated."""
+    order = list(items)
+    Random(f"{ORDER_SEED} {number} {case_name}").shuffle(order)
+    return order
 
 
 def allow_many_files() -> None:

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from hlserve_bench.router.manifest import commit_in_words, load_in_words
+
 SPARE_SOCKETS: Final = 4
 """Those of probes come and go."""
 
@@ -50,6 +52,8 @@ class SoakRun:
     streams: int
     chunk_gap_milliseconds: int
     chunks_per_stream: int
+    chunks_spread: int = 0
+    """So many more or less, evenly."""
     before: Rest
     after: Rest
     samples: Sequence[Sample]
@@ -80,6 +84,11 @@ class SoakRun:
         whole = self.before.sockets + 2 * self.streams
         first = next((sample for sample in self.samples if sample.sockets >= whole), self.samples[-1])
         return (first.memory_mib - self.before.memory_mib) * 1024 / self.streams
+
+    @property
+    def kib_per_stream_at_the_end(self) -> float:
+        """The same at the last sample."""
+        return (self.samples[-1].memory_mib - self.before.memory_mib) * 1024 / self.streams
 
     @property
     def growth_kib_per_minute(self) -> float:
@@ -127,7 +136,7 @@ def render(run: SoakRun) -> str:
         run=run, manifest=run.manifest, shown=run.samples[::every], finished=sum(s.streams_finished for s in run.samples),
         p99=median(s.delay_p99_us for s in run.samples), worst=max(s.delay_p99_us for s in run.samples),
         cores=median(s.cores_used for s in run.samples), minutes=run.samples[-1].seconds / 60,
-        direct=median(run.direct_delay_p99_us),
+        direct=median(run.direct_delay_p99_us), commit=commit_in_words(run.manifest), load=load_in_words(run.manifest),
     )  # fmt: skip
 
 

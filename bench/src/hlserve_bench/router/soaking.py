@@ -1,6 +1,7 @@
 """The soak run: one router, many open streams, for minutes. Writes what `soak` makes of it."""
 
 import json
+import os
 import subprocess
 import sys
 import urllib.request
@@ -31,6 +32,8 @@ from hlserve_bench.router.table import AGENT_KEY
 
 GAP_MILLISECONDS: Final = 50
 CHUNKS: Final = 400
+CHUNKS_SPREAD: Final = 200
+"""Streams of 10 to 30 seconds: with one length for all, all would end and begin in the same two seconds again and again."""
 WARM_SECONDS: Final = 3.0
 IDLE_SECONDS: Final = 120.0
 """By then the router has closed the connections that it keeps to the engines for the next request."""
@@ -53,6 +56,7 @@ class Soak:
     def run(self) -> SoakRun:
         """Raises HarnessError."""
         allow_many_files()
+        load_before = os.getloadavg()[0]
         engine_1, engine_2, port, admin_port = free_ports(4)
         with ExitStack() as stack:
             command = [str(self.programs.engine), str(engine_1), str(engine_2)]
@@ -70,12 +74,12 @@ class Soak:
             bench = Bench(
                 engine_1, engine.process.pid, self.programs.client, (ENGINE_CORE,), AGENT_KEY, self.in_real_time
             )
-            return self._measured(bench, router, port, admin_port)
+            return self._measured(bench, router, port, admin_port, load_before)
 
-    def _measured(self, bench: Bench, router: Started, port: int, admin_port: int) -> SoakRun:
+    def _measured(self, bench: Bench, router: Started, port: int, admin_port: int, load_before: float) -> SoakRun:
         case = Case(
             "soak", Load.STREAM, self.streams, WARM_SECONDS, self.seconds, chunks=CHUNKS,
-            gap_microseconds=GAP_MILLISECONDS * 1000,
+            chunks_spread=CHUNKS_SPREAD, gap_microseconds=GAP_MILLISECONDS * 1000,
         )  # fmt: skip
         bench.set_engine(case)
         self.say(f"{DIRECT_INTERVALS * self.interval_seconds:.0f} s without a router")
@@ -96,12 +100,13 @@ class Soak:
             streams=self.streams,
             chunk_gap_milliseconds=GAP_MILLISECONDS,
             chunks_per_stream=CHUNKS,
+            chunks_spread=CHUNKS_SPREAD,
             before=before,
             after=Rest(after.memory_mib, after.sockets, after.in_flight, after.outcomes - before.outcomes),
             samples=samples,
             direct_delay_p99_us=direct,
             engine_requests=bench.stats()["requests"] - asked_before,
-            manifest=machine(real_time=self.in_real_time),
+            manifest=machine(real_time=self.in_real_time, load_before=load_before),
         )
 
     def _scheduled(self, *pids: int) -> AbstractContextManager[None]:

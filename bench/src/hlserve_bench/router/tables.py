@@ -85,12 +85,14 @@ TABLES: Final = (
 )
 
 
-def cell(found: Estimate | None, digits: int, *, spread: bool) -> str:
-    """A figure with its range."""
+def cell(found: Estimate | None, digits: int, *, spread: bool, rounds: int) -> str:
+    """A figure with its range, and with its number of rounds where that is not all of them."""
     if found is None:
         return NOT_MEASURED
     text = f"{found.median:,.{digits}f}"
-    return f"{text} ({found.low:,.{digits}f}–{found.high:,.{digits}f})" if spread and found.rounds > 1 else text
+    if spread and found.rounds > 1:
+        text = f"{text} ({found.low:,.{digits}f}–{found.high:,.{digits}f})"
+    return text if found.rounds == rounds else f"{text}, {found.rounds} of {rounds}"
 
 
 def lines(table: Table, figures: Figures, candidates: Sequence[str]) -> list[list[str]]:
@@ -98,7 +100,7 @@ def lines(table: Table, figures: Figures, candidates: Sequence[str]) -> list[lis
     body = []
     for name in candidates:
         cells = [
-            cell(estimate(column.reading(figures, name)), column.digits, spread=column.spread)
+            cell(estimate(column.reading(figures, name)), column.digits, spread=column.spread, rounds=figures.rounds)
             for column in table.columns
         ]
         if any(text != NOT_MEASURED for text in cells):

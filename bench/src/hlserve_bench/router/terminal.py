@@ -28,7 +28,14 @@ def summary(rows: Sequence[Row]) -> str:
     known = [(goal, found) for goal in GOALS if (found := goal.measured(figures)) is not None]
     if known:
         body = [
-            [goal.ours, goal.figure, goal.against, goal.wanted, cell(found, 2, spread=True), goal.verdict(found).value]
+            [
+                goal.ours,
+                goal.figure,
+                goal.against,
+                goal.wanted,
+                cell(found, 2, spread=True, rounds=figures.rounds),
+                goal.verdict(found).value,
+            ]
             for goal, found in known
         ]
         text += ["", "Goals", *aligned(body)]
