@@ -13,7 +13,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 from aiohttp import web
@@ -327,8 +327,18 @@ async def simulated() -> AsyncIterator[Simulated]:
         await runner.cleanup()
 
 
+class Reachable(Protocol):
+    """An API server, simulated or with something in between, and the namespace that an operator works in."""
+
+    address: str
+    namespace: str
+
+    def writes(self) -> list[tuple[str, str]]:
+        """Writes so far, Leases and Events aside."""
+
+
 @asynccontextmanager
-async def api_of(server: Simulated, *, call_seconds: float = 2.0) -> AsyncIterator[Api]:
+async def api_of(server: Reachable, *, call_seconds: float = 2.0) -> AsyncIterator[Api]:
     """A client of a simulated API server."""
     configuration = kubernetes_client.Configuration(
         host=server.address, client_session_kwargs={"trust_env": False}, connection_pool_maxsize=100

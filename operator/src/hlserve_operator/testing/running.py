@@ -10,7 +10,7 @@ import yaml
 from hlserve_operator.connect import name_user
 from hlserve_operator.run import Operator, operator_of
 from hlserve_operator.settings import Settings
-from hlserve_operator.testing.api_server import Simulated, api_of
+from hlserve_operator.testing.api_server import Reachable, api_of
 
 UNTIL_SECONDS = 10.0
 FAST = {
@@ -60,7 +60,7 @@ def manifest(text: str, name: str | None = None) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def operator_on(server: Simulated, **settings: Any) -> AsyncIterator[Operator]:
+async def operator_on(server: Reachable, **settings: Any) -> AsyncIterator[Operator]:
     """An operator that runs until the end of the block. Its own end by a fault is raised there."""
     name_user()
     chosen: Mapping[str, Any] = {**FAST, "namespace": server.namespace, **settings}
@@ -85,7 +85,7 @@ async def until(holds: Callable[[], object], what: str = "", seconds: float = UN
         raise TimeoutError(f"not within {seconds:g} s: {what or holds}") from None
 
 
-async def quiet(server: Simulated, seconds: float = 0.5) -> None:
+async def quiet(server: Reachable, seconds: float = 0.5) -> None:
     """Waits until nothing was written for `seconds`."""
     seen, since = len(server.writes()), 0.0
     while since < seconds:
