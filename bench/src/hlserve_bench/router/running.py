@@ -121,10 +121,11 @@ class Run:
             time.sleep(0.1)
 
     def _revive(self, live: Live, case: Case) -> None:
-        """Starts a candidate anew that refuses a plain request: its circuit breaker took clients that left for faults of the engine."""
-        if serves(live.site.port) or not live.ready.candidate.restarts:
+        """Starts a candidate anew that refuses a plain request, as a circuit breaker that opened in the case before would."""
+        status = _chat_status(live.site.port)
+        if status == http.client.OK or not live.ready.candidate.restarts:
             return
-        self.say(f"{live.name} refuses before {case.name}: started anew")
+        self.say(f"{live.name} answers {status or 'nothing'} before {case.name}: started anew")
         self._end(live)
         self._start(live)
         until(partial(serves, live.site.port), FRESH_SECONDS)
