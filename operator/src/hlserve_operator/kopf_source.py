@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -24,6 +24,9 @@ Login = Callable[[], Awaitable[kopf.ConnectionInfo]]
 STOP_SECONDS: Final = 5.0
 """Longest wait for kopf to end; its thread does not keep the process."""
 _QUIET: Final = ("kopf", "aiohttp.access")
+_SIGNALS_LOGGER: Final = "kopf._core.reactor.running"
+_SIGNALS: Final = "OS signals are ignored"
+"""kopf warns of this at each start; this process has handlers of its own, which end kopf too."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +86,13 @@ def settings() -> kopf.OperatorSettings:
     chosen.watching.server_timeout = 300
     chosen.watching.client_timeout = 360
     chosen.watching.inactivity_timeout = 70
+    # It would end the whole process with SIGKILL while another leads on.
+    chosen.process.ultimate_exiting_timeout = None
     return chosen
+
+
+def _says_more_than_signals(record: logging.LogRecord) -> bool:
+    return _SIGNALS not in record.getMessage()
 
 
 async def run(namespace: str, add: Callable[[Key], None], login: Login, sight: Sight) -> None:
@@ -93,8 +102,9 @@ async def run(namespace: str, add: Callable[[Key], None], login: Login, sight: S
     """
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger(_SIGNALS_LOGGER).addFilter(_says_more_than_signals)
     loop = asyncio.get_running_loop()
-    stop, ended = threading.Event(), loop.create_future()
+    ended, ending = loop.create_future(), _Ending()
 
     def told(call: Callable[..., None], *arguments: object) -> None:
         # Nobody listens any more while the process ends.
@@ -103,18 +113,15 @@ async def run(namespace: str, add: Callable[[Key], None], login: Login, sight: S
 
     async def watch() -> None:
         handlers = registry(partial(told, add), login, partial(told, sight.saw))
-        try:
-            await kopf.operator(
-                registry=handlers, settings=settings(), namespaces=[namespace], standalone=True, stop_flag=stop
-            )
-        finally:
-            # A thread of this loop waits for it, and the loop for that thread.
-            stop.set()
+        with ending.of_this_task():
+            await kopf.operator(registry=handlers, settings=settings(), namespaces=[namespace], standalone=True)
 
     def watch_apart() -> None:
         error: Exception | None = None
         try:
             asyncio.run(watch())
+        except asyncio.CancelledError:
+            pass
         except Exception as raised:
             error = raised
         told(_settle, ended, error)
@@ -124,8 +131,41 @@ async def run(namespace: str, add: Callable[[Key], None], login: Login, sight: S
     try:
         await asyncio.shield(ended)
     finally:
-        stop.set()
+        ending.ask()
         await asyncio.wait([ended], timeout=STOP_SECONDS)
+
+
+@dataclass(slots=True, eq=False)
+class _Ending:
+    """Cancels a task of another thread's loop, also one that has not begun yet.
+
+    kopf's own flag for it keeps a thread waiting, and kopf waits for that thread for five seconds when a stream of it broke.
+    """
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _asked: bool = False
+    _cancel: Callable[[], object] | None = None
+
+    @contextlib.contextmanager
+    def of_this_task(self) -> Iterator[None]:
+        """Within the block the running task can be ended. Raises CancelledError if that was asked for already."""
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        with self._lock:
+            if self._asked or task is None:
+                raise asyncio.CancelledError
+            self._cancel = partial(loop.call_soon_threadsafe, task.cancel)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._cancel = None
+
+    def ask(self) -> None:
+        """Ends the task. Harmless when repeated, and after its end."""
+        with self._lock:
+            self._asked = True
+            if self._cancel is not None:
+                self._cancel()
 
 
 def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
