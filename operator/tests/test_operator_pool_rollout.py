@@ -12,6 +12,7 @@ from hlserve_api.testing.manifests import a_human_less_pool, changed
 from hlserve_api.v1alpha1 import ServingPool
 from hlserve_api.v1alpha1.pool_operations import Rollout
 from hlserve_operator.pools.actions import PoolActions
+from hlserve_operator.pools.drain import POLL_SECONDS
 from hlserve_operator.pools.rollout import room
 from hlserve_operator.render.metadata import DRAINING_ANNOTATION
 from hlserve_operator.state import Release
@@ -198,6 +199,28 @@ def test_operator_engine_that_does_not_answer_goes_at_its_deadline_and_no_other_
     assert not cluster.violations
 
 
+@pytest.mark.parametrize(
+    ("routers_answer", "seconds"),
+    [
+        pytest.param(True, 30, id="routers say that they leave it alone: when it is idle"),
+        pytest.param(False, DRAIN_SECONDS, id="routers do not answer: at its deadline"),
+    ],
+)
+def test_operator_engine_without_the_drain_call_goes_once_its_requests_are_done(
+    routers_answer: bool, seconds: int
+) -> None:
+    cluster = settled()
+    cluster.engines_know_the_call, cluster.routers_answer = False, routers_answer
+    for pod in cluster.pods:
+        pod.busy_until = cluster.now + timedelta(seconds=25)
+    cluster.edit(replicas=1)
+    run(cluster, seconds - 6)
+    assert len(cluster.pods) == 3
+    run(cluster, 15)
+    assert len(cluster.pods) == 1
+    assert (cluster.violations, cluster.cuts) == ([], 0)
+
+
 def test_operator_scale_down_that_is_taken_back_lets_every_replica_serve_again() -> None:
     cluster = settled()
     for pod in cluster.pods:
@@ -205,6 +228,7 @@ def test_operator_scale_down_that_is_taken_back_lets_every_replica_serve_again()
     cluster.edit(replicas=1)
     run(cluster, 10)
     cluster.edit(replicas=3)
+    assert cluster.reconcile(0).requeue_after_seconds == POLL_SECONDS, "an engine may not have heard it"
     run(cluster, 10)
     assert len(cluster.serving()) == 3
     assert not any(pod.engine_drains for pod in cluster.pods)

@@ -59,7 +59,15 @@ class Board:
             answering=len(answered),
             synced=sum(1 for r in answered if self.stored_generation and r.table == self.stored_generation),
             in_flight=in_flight,
+            acknowledged=self._acknowledged(),
         )
+
+    def _acknowledged(self) -> frozenset[str]:
+        """Draining pods that every router which may hold requests leaves alone. One that does not answer has not said so."""
+        if len(self.reports) < len(self.copies.routers.objects):
+            return frozenset()
+        listed = [frozenset(report.draining) for report in self.reports]
+        return frozenset.intersection(*listed) if listed else frozenset()
 
     async def run(self) -> None:
         """Asks again and again until cancelled."""

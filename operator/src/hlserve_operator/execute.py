@@ -58,10 +58,12 @@ class Executor:
         ref = Ref(pool.api_version, pool.kind, pool.name)
         if actions.seed_replicas is not None:
             await self._try(outcome, self._seed(ref, actions.seed_replicas))
-        await self._drain(snapshot, actions, drain=False)
+        # Only its mark makes an engine that still refuses its readiness be told again: it stays until the engine has taken the call.
+        deaf = await self._drain(snapshot, actions, drain=False)
         failures = len(outcome.errors)
         for mark in actions.marks:
-            await self._try(outcome, self._mark(mark))
+            if mark.uid not in deaf:
+                await self._try(outcome, self._mark(mark))
         await self._drain(snapshot, actions, drain=True)
         # A replica is taken away only after the marks that say which: otherwise the cluster would choose.
         if len(outcome.errors) == failures:
@@ -131,19 +133,21 @@ class Executor:
         await self.api.scale(ref, replicas)
         return 1
 
-    async def _drain(self, snapshot: PoolSnapshot, actions: PoolActions, *, drain: bool) -> None:
-        """An engine that does not answer is told again by the next look."""
+    async def _drain(self, snapshot: PoolSnapshot, actions: PoolActions, *, drain: bool) -> frozenset[str]:
+        """UIDs of the engines that did not take the call. Whoever does not answer is told again by the next look."""
         told = [
             snapshot.engines[call.uid]
             for call in actions.drains
             if call.drain is drain and call.uid in snapshot.engines
         ]
-        for answer in await self.reports.drain(told, drain=drain):
+        answers = await self.reports.drain(told, drain=drain)
+        for answer in answers:
             if answer.problem is not None:
                 _log.info(
                     "an engine did not take a drain call",
                     extra={"fields": {"pod_uid": answer.pod_uid, "drain": drain, "error": answer.problem}},
                 )
+        return frozenset(answer.pod_uid for answer in answers if answer.problem is not None)
 
     async def _mark(self, mark: PodMark) -> int:
         body = {"metadata": {"uid": mark.uid, "annotations": dict(mark.annotations)}}

@@ -267,7 +267,11 @@ class Observer:
             if view.draining_since is not None and view.started and view.worker == 0 and view.uid in engines
         ]
         answers = await self.reports.drain(marked, drain=True)
-        return {a.pod_uid: DrainAnswer(running=a.running, queued=a.queued) for a in answers if a.problem is None}
+        return {
+            a.pod_uid: DrainAnswer(running=a.running, queued=a.queued, draining=a.draining)
+            for a in answers
+            if a.problem is None
+        }
 
 
 def _calibrations(pools: Iterable[ServingPool]) -> set[tuple[str, str]]:

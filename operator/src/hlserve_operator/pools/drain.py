@@ -30,6 +30,8 @@ class Load:
     """What the engines say; absent: no answer."""
     in_flight: Mapping[str, int] = field(default_factory=dict)
     """What the routers say."""
+    acknowledged: frozenset[str] = frozenset()
+    """Pods to which no router sends anything new."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +95,15 @@ def drain_step(
 
 
 def is_empty(engine: EngineReplica, load: Load) -> bool:
-    """Whether a draining replica has nothing left to do: it gets no new requests, and neither it nor a router knows of a running one."""
-    answer = load.answers.get(engine.head.uid)
-    idle = answer is not None and answer.idle
-    return idle and not engine.head.ready and not load.in_flight.get(engine.head.uid, 0)
+    """Whether a draining replica has nothing left to do: it gets no new requests, and neither it nor a router knows of a running one.
+
+    An engine without the drain call stays ready; then every router must have said that it leaves it alone.
+    """
+    uid = engine.head.uid
+    answer = load.answers.get(uid)
+    if answer is None or not answer.idle or load.in_flight.get(uid, 0):
+        return False
+    return not engine.head.ready if answer.draining else uid in load.acknowledged
 
 
 def _mark(engine: EngineReplica, annotations: Mapping[str, str | None]) -> PodMark:

@@ -91,6 +91,8 @@ class DrainAnswer:
 
     running: int
     queued: int
+    draining: bool = True
+    """It refuses its readiness on purpose; False: it has no drain call, so that only routers can keep requests away."""
 
     @property
     def idle(self) -> bool:
@@ -110,6 +112,8 @@ class RouterView:
     """Routers that serve the routing table as it is stored."""
     in_flight: Mapping[str, int] = field(default_factory=dict)
     """Requests on draining engines by pod UID, over all routers."""
+    acknowledged: frozenset[str] = frozenset()
+    """UIDs of draining engines to which no router sends anything new: each router said so in its last report."""
     slo: SloStatus | None = None
     """Attainment of this pool over the last window."""
 

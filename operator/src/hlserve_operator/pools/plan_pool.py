@@ -131,7 +131,8 @@ def _drains(
         timeout_seconds=derived.grace_seconds,
         wait=observed.pool.spec.drain.on_timeout is DrainTimeoutAction.WAIT,
     )
-    load = Load(answers=observed.drain_answers, in_flight=observed.routers.in_flight)
+    routers = observed.routers
+    load = Load(answers=observed.drain_answers, in_flight=routers.in_flight, acknowledged=routers.acknowledged)
     return drain_step(next_step.going.engines, staying, load, rule, now)
 
 
@@ -184,7 +185,9 @@ def _deletions(situation: Situation, shared: Sequence[Manifest], empty: Sequence
 def _requeue(situation: Situation, facts: PoolFacts) -> float | None:
     """When to look again: often while something drains, now and then while something is missing or moves, which makes no event of its
     own when its time has come."""
-    if situation.drains.waiting or situation.drains.gone:
+    drains = situation.drains
+    # A mark to be taken back stays until its engine has heard of it.
+    if drains.waiting or drains.gone or drains.marks:
         return POLL_SECONDS
     if facts.taken or facts.motion in (Motion.ROLLING_OUT, Motion.BLOCKED):
         return SETTLE_SECONDS

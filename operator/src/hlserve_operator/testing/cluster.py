@@ -98,6 +98,9 @@ class Cluster:
     cuts: int = 0
     """Requests that ended with their pod, after its deadline."""
     engines_answer: bool = True
+    engines_know_the_call: bool = True
+    """Engines without a drain call stay ready, and are asked for their load instead."""
+    routers_answer: bool = True
     apis: OptionalApis = ALL_APIS
     calibration: Calibration | None = None
     _count: int = 0
@@ -112,11 +115,15 @@ class Cluster:
 
     def observe(self) -> PoolObserved:
         """Everything about the pool at this moment."""
+        marked = [pod for pod in self.pods if DRAINING_ANNOTATION in pod.annotations]
         answers = {
-            pod.uid: DrainAnswer(running=int(pod.busy(self.now)), queued=0)
+            pod.uid: DrainAnswer(running=int(pod.busy(self.now)), queued=0, draining=pod.engine_drains)
             for pod in self.pods
-            if pod.engine_drains and pod.started(self.now) and self.engines_answer
+            if (pod.engine_drains or (pod in marked and not self.engines_know_the_call))
+            and pod.started(self.now)
+            and self.engines_answer
         }
+        told = frozenset(pod.uid for pod in marked) if self.routers_answer else frozenset()
         return PoolObserved(
             pool=self.pool,
             objects=dict(self.objects),
@@ -124,7 +131,9 @@ class Cluster:
             optional_apis=self.apis,
             calibration=self.calibration,
             drain_answers=answers,
-            routers=RouterView(routers=1, answering=1, synced=1),
+            routers=RouterView(
+                routers=1, answering=int(self.routers_answer), synced=int(self.routers_answer), acknowledged=told
+            ),
         )
 
     def views(self) -> tuple[PodView, ...]:
@@ -221,7 +230,7 @@ class Cluster:
 
     def _drain(self, uid: str, drain: bool) -> None:
         for pod in self.pods:
-            if pod.uid == uid and self.engines_answer:
+            if pod.uid == uid and self.engines_answer and self.engines_know_the_call:
                 pod.engine_drains = drain
 
     def _control(self, ref: Ref) -> None:
