@@ -251,9 +251,15 @@ class TestManifest:
                 id="of before there was a list",
             ),
             pytest.param(
-                {"commit": "c" * 40, "uncommitted_changes": True, "uncommitted": [f"file-{k}" for k in range(8)]},
-                "commit `cccccccccccc` with uncommitted changes in `file-0`, `file-1`, `file-2`, `file-3`, `file-4`, `file-5` and 2 more",
+                {"commit": "c" * 40, "uncommitted_changes": True, "uncommitted": ["docs/x.md", *(f"bench/{k}" for k in range(8))]},
+                "commit `cccccccccccc` with uncommitted changes in "
+                "`bench/0`, `bench/1`, `bench/2`, `bench/3`, `bench/4`, `bench/5` and 2 more",
                 id="many",
+            ),
+            pytest.param(
+                {"commit": "c" * 40, "uncommitted_changes": True, "uncommitted": ["docs/x.md", "operator/y.py"]},
+                "commit `cccccccccccc` with uncommitted changes in 2 files, none of them of router or benchmark",
+                id="elsewhere",
             ),
         ],
     )  # fmt: skip

@@ -18,6 +18,8 @@ from hlserve_bench.router.running import ORDER_SEED, Plan
 from hlserve_bench.router.table import DESCRIPTION
 
 OWN_OUTPUT: Final = "docs/benchmarks/router"
+MEASURED: Final = ("router/src/", "crds/src/", "bench/", "locks/router.txt", "tools/compile_router.py")
+"""Where a change can change a figure."""
 SHOWN_PATHS: Final = 6
 _LIBRARIES: Final = ("uvicorn", "uvloop", "httptools", "fastapi", "msgspec", "prometheus-client")
 
@@ -84,13 +86,16 @@ def collect(plan: Plan, missing: Sequence[Missing], arguments: Sequence[str], lo
 
 
 def commit_in_words(manifest: Mapping[str, Any]) -> str:
-    """Which source ran, and what of it was not committed."""
+    """Which source ran, and what of router and benchmark was not committed."""
     commit = manifest["commit"]
     if not commit:
         return "an unknown commit"
-    paths = [f"`{path}`" for path in manifest.get("uncommitted") or ()]
-    if not paths:
+    changed = manifest.get("uncommitted") or ()
+    if not changed:
         return f"commit `{commit[:12]}`" + (" with uncommitted changes" if manifest["uncommitted_changes"] else "")
+    paths = [f"`{path}`" for path in changed if path.startswith(MEASURED)]
+    if not paths:
+        return f"commit `{commit[:12]}` with uncommitted changes in {len(changed)} files, none of them of router or benchmark"
     more = f" and {len(paths) - SHOWN_PATHS} more" if len(paths) > SHOWN_PATHS else ""
     return f"commit `{commit[:12]}` with uncommitted changes in {', '.join(paths[:SHOWN_PATHS])}{more}"
 
@@ -123,7 +128,7 @@ def machine(*, real_time: bool, python: str = sys.executable, load_before: float
         "libraries": {name: metadata.version(name) for name in _LIBRARIES},
         "load_average": os.getloadavg()[1],
         "load_average_before": load_before,
-        "scheduling": "SCHED_FIFO during each case" if real_time else "SCHED_OTHER",
+        "scheduling": "SCHED_FIFO while it is measured" if real_time else "SCHED_OTHER",
     }
 
 
