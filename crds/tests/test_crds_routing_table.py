@@ -240,6 +240,7 @@ def test_pool_route_joins_spec_and_runtime() -> None:
         "maxInFlight": 25,
         "inFlightTokens": 90_000,
         "kvTokens": 400_000,
+        "replicaCaps": [],
         "queueTtlMilliseconds": 800,
         "contextLength": 32_768,
         "draining": ["a", "b"],

@@ -100,6 +100,17 @@ class Endpoint(Document):
     )
 
 
+class ReplicaCaps(Document):
+    """Caps of replicas that run with other settings than the newest of their pool: those of an older revision, during a rollout."""
+
+    endpoints: tuple[str, ...] = Field(description="Endpoint ids that the caps are of.")
+    max_in_flight: int | None = Field(default=None, ge=1, description="Requests in flight; unset: no bound.")
+    in_flight_tokens: int | None = Field(default=None, ge=1, description="Tokens in flight; unset: no bound.")
+    kv_tokens: int | None = Field(
+        default=None, ge=1, description="Tokens that the KV cache holds; unset: as the engine says."
+    )
+
+
 class PoolRoute(Document):
     """What the router must know of one ServingPool. Caps are per replica."""
 
@@ -123,6 +134,11 @@ class PoolRoute(Document):
         ge=1,
         description="Tokens that the KV cache of a replica holds. A HumanLess pool keeps its active sessions inside it; unset: as the "
         "engine says, and no bound if it does not.",
+    )
+    replica_caps: tuple[ReplicaCaps, ...] = Field(
+        default=(),
+        description="Caps in place of the three above, for the endpoints that each names. A router that does not know the field "
+        "takes the pool's for all.",
     )
     queue_ttl_milliseconds: int | None = Field(
         default=None, ge=0, description="Longest wait; the smaller of this and the class's counts."

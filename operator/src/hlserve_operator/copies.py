@@ -19,10 +19,11 @@ from hlserve_api.v1alpha1 import ClientKey
 from hlserve_operator.access.labels import DOCUMENT_LABEL, GENERATED_LABEL
 from hlserve_operator.access.observed import SecretView
 from hlserve_operator.api import Api
+from hlserve_operator.caps import Caps
 from hlserve_operator.keys import ACCESS, Key, pool_key
 from hlserve_operator.pools.observed import PodView
 from hlserve_operator.pools.views import conditions_of, pod_view
-from hlserve_operator.render.metadata import POOL_LABEL
+from hlserve_operator.render.metadata import CAPS_ANNOTATION, POOL_LABEL, REVISION_LABEL
 from hlserve_operator.resources import CUSTOM_API
 from hlserve_operator.state import Manifest
 from hlserve_operator.watching import Change, Reflector, Rhythm, Watched
@@ -50,6 +51,17 @@ class EngineCopy:
     pool: str
     ip: str
     view: PodView
+
+
+@dataclass(frozen=True, slots=True)
+class ChildCopy:
+    """One child of a pool: which version of it, and what its replicas may have in flight."""
+
+    pool: str
+    version: str
+    revision: str = ""
+    """Empty for what all revisions share."""
+    caps: Caps | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +93,16 @@ class Copies:
     credentials: Reflector[EngineCredentials]
     """Only of the one Secret that holds them."""
     scalers: tuple[Reflector[Scaler], ...]
-    triggers: tuple[Reflector[tuple[str, str]], ...]
-    """Pool and version of each child; kind of document and version of each document."""
+    children: tuple[Reflector[ChildCopy], ...]
+    documents: tuple[Reflector[tuple[str, str]], ...]
+    """Kind of document and version of each document."""
 
     def all(self) -> Iterator[Reflector[Any]]:
         """Every reflector."""
         yield from (self.engines, self.routers, self.keys, self.secrets, self.calibrations, self.credentials)
         yield from self.scalers
-        yield from self.triggers
+        yield from self.children
+        yield from self.documents
 
     async def run(self) -> None:
         """Keeps all copies until cancelled."""
@@ -104,6 +118,11 @@ class Copies:
     def engines_of(self, pool: str) -> list[EngineCopy]:
         """The engine pods of a pool."""
         return [copy for copy in self.engines.objects.values() if copy.pool == pool]
+
+    def caps_of(self, pool: str) -> dict[str, Caps]:
+        """What the replicas of a pool may have in flight, by revision; without those of which it is not known."""
+        children = (copy for kind in self.children for copy in kind.objects.values() if copy.pool == pool)
+        return {copy.revision: copy.caps for copy in children if copy.caps is not None}
 
     def credentials_in_force(self) -> EngineCredentials:
         """The engine credentials as they are stored; empty if there are none."""
@@ -121,9 +140,11 @@ def copies(
         if _seen_by_access(change.before) != _seen_by_access(change.after):
             add(ACCESS)
 
-    def child_changed(change: Change[tuple[str, str]]) -> None:
-        for pool in {copy[0] for copy in (change.before, change.after) if copy is not None}:
+    def child_changed(change: Change[ChildCopy]) -> None:
+        for pool in {copy.pool for copy in (change.before, change.after) if copy is not None}:
             add(pool_key(pool))
+        if len({None if copy is None else copy.caps for copy in (change.before, change.after)}) > 1:
+            add(ACCESS)
 
     def scaler_changed(change: Change[Scaler]) -> None:
         for pool in {copy.target for copy in (change.before, change.after) if copy is not None}:
@@ -166,7 +187,8 @@ def copies(
         calibrations=reflect(("v1", "ConfigMap"), _calibration, calibration_changed, others),
         credentials=reflect(("v1", "Secret"), _credentials, ignored, ours),
         scalers=tuple(reflect(kind, _scaler, scaler_changed) for kind in SCALERS),
-        triggers=(*children, *documents),
+        children=children,
+        documents=documents,
     )
 
 
@@ -238,9 +260,15 @@ def _credentials(manifest: Manifest) -> EngineCredentials | None:
         return None
 
 
-def _child(manifest: Manifest) -> tuple[str, str]:
+def _child(manifest: Manifest) -> ChildCopy:
     metadata = manifest["metadata"]
-    return metadata["labels"][POOL_LABEL], metadata["resourceVersion"]
+    labels = metadata["labels"]
+    return ChildCopy(
+        pool=labels[POOL_LABEL],
+        version=metadata["resourceVersion"],
+        revision=labels.get(REVISION_LABEL, ""),
+        caps=Caps.parsed((metadata.get("annotations") or {}).get(CAPS_ANNOTATION, "")),
+    )
 
 
 def _document(manifest: Manifest) -> tuple[str, str]:

@@ -228,11 +228,13 @@ class Observer:
     def _facts(self, pool: ServingPool) -> PoolFacts:
         engines = [copy.view for copy in self.copies.engines_of(pool.name) if copy.view.worker == 0]
         calibration, _ = self._calibration(pool)
+        caps = self.copies.caps_of(pool.name)
         return PoolFacts(
             pool=pool,
             derived=self.derivations.of(pool, calibration),
             ready_replicas=sum(1 for e in engines if e.ready and not e.terminating and e.draining_since is None),
             draining=tuple(sorted(e.uid for e in engines if e.draining_since is not None)),
+            caps={e.uid: caps[e.revision] for e in engines if e.revision in caps},
         )
 
     def _calibration(self, pool: ServingPool) -> tuple[Calibration | None, str]:

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Final
 
 from hlserve_api.answers import Outcome, Reason
+from hlserve_api.routing import ReplicaCaps
 from hlserve_router.outcome import Ending
 from hlserve_router.state import Pace
 from hlserve_router.upstream import Link
@@ -66,6 +67,8 @@ class EndpointState:
     """Tokens that it has yet to compute for what is in flight: prompts without their cached prefix, and replies."""
     held_tokens: int = 0
     """KV that its active sessions, and requests without a session, count for."""
+    caps: ReplicaCaps | None = None
+    """What it may have in flight, where that is not what its pool's newest revision may have; None: the pool's caps."""
     kv_budget: int | None = None
     """Bound on `held_tokens`; None: none."""
     elsewhere: tuple[int, int, int, int] = (0, 0, 0, 0)

@@ -91,7 +91,7 @@ def pick(offers: Sequence[Offer], ask: Ask, now: float) -> Pick | NoPlace:
     open_: list[_Open] | None = [] if ask.affinity_key is not None and ask.intent is not _INTERACTIVE else None
     for offer in offers:
         pool = offer.pool
-        cap, bounded = pool.max_in_flight, pool.max_tokens is not None
+        pool_cap, bounded = pool.max_in_flight, pool.max_tokens is not None
         capped = offer.max_percent < 100 and at_max_share(offer, ask.class_name)
         for endpoint in pool.endpoints.values():
             if not endpoint.usable(now) or (ask.avoid and endpoint.id in ask.avoid):
@@ -100,6 +100,8 @@ def pick(offers: Sequence[Offer], ask: Ask, now: float) -> Pick | NoPlace:
             if capped:
                 continue
             weight = float(offer.weight)
+            own = endpoint.caps
+            cap = pool_cap if own is None else own.max_in_flight
             if endpoint.seasoned:
                 if cap is not None and endpoint.in_flight >= cap:
                     continue
@@ -108,7 +110,7 @@ def pick(offers: Sequence[Offer], ask: Ask, now: float) -> Pick | NoPlace:
                 weight *= ramp
                 if cap is not None and endpoint.in_flight >= max(1, int(cap * ramp)):
                     continue
-            if (bounded or endpoint.kv_budget is not None) and not fits(pool, endpoint, ask):
+            if (bounded or own is not None or endpoint.kv_budget is not None) and not fits(pool, endpoint, ask):
                 tight = True
                 continue
             if open_ is not None:
@@ -126,7 +128,7 @@ def pick(offers: Sequence[Offer], ask: Ask, now: float) -> Pick | NoPlace:
 
 def fits(pool: Pool, endpoint: EndpointState, ask: Ask) -> bool:
     """True if the tokens of the request fit. One above a whole bound is taken alone, so that nothing waits for ever."""
-    most = pool.max_tokens
+    most = pool.max_tokens if endpoint.caps is None else endpoint.caps.in_flight_tokens
     tokens = ask.prompt_tokens + ask.output_tokens
     if most is not None and endpoint.in_flight and endpoint.in_flight_tokens + tokens > most:
         return False
@@ -204,6 +206,11 @@ def _by_affinity(open_: list[_Open], ask: Ask, now: float, *, tight: bool) -> Pi
     return Pick(lightest.endpoint, _ESCAPED)
 
 
+def _is_full(pool: Pool, endpoint: EndpointState) -> bool:
+    cap = pool.max_in_flight if endpoint.caps is None else endpoint.caps.max_in_flight
+    return cap is not None and endpoint.in_flight >= cap
+
+
 def _without_usable(offers: Sequence[Offer], ask: Ask, now: float) -> Pick | NoPlace:
     """Breakers never take out the last endpoint: those that only a breaker holds are tried after all."""
     states = [(offer, endpoint) for offer in offers for endpoint in offer.pool.endpoints.values()]
@@ -213,7 +220,7 @@ def _without_usable(offers: Sequence[Offer], ask: Ask, now: float) -> Pick | NoP
     open_ = [
         state
         for offer, state in left
-        if state.last_resort(now) and (offer.pool.max_in_flight is None or state.in_flight < offer.pool.max_in_flight)
+        if state.last_resort(now) and not _is_full(offer.pool, state)
     ]
     if open_:
         return Pick(min(open_, key=lambda state: (state.in_flight_tokens, state.turn)), _NO_AFFINITY)

@@ -124,6 +124,7 @@ class Pools:
         pool.route = route
         pool.max_in_flight, pool.max_tokens = route.max_in_flight, route.in_flight_tokens
         wanted = {endpoint.id or endpoint.url: endpoint for endpoint in route.endpoints}
+        own_caps = {id_: caps for caps in route.replica_caps for id_ in caps.endpoints}
         gone = [id_ for id_, state in pool.endpoints.items() if id_ not in wanted or wanted[id_].url != state.url]
         self._retire(pool.endpoints.pop(id_) for id_ in gone)
         for id_, endpoint in wanted.items():
@@ -140,6 +141,7 @@ class Pools:
                 )
             pool.endpoints[id_].draining = id_ in route.draining
             pool.endpoints[id_].ready = id_ not in unready
+            pool.endpoints[id_].caps = own_caps.get(id_)
             self._bound_kv(pool, pool.endpoints[id_])
 
     def heard(self, endpoint: EndpointState, gauges: EngineGauges | None) -> None:
@@ -151,7 +153,7 @@ class Pools:
 
     def _bound_kv(self, pool: Pool, endpoint: EndpointState) -> None:
         """The bound on active sessions' contexts: the table's KV size, else the engine's own. HumanLess pools only."""
-        tokens = pool.route.kv_tokens
+        tokens = pool.route.kv_tokens if endpoint.caps is None else endpoint.caps.kv_tokens
         if tokens is None and endpoint.gauges is not None and not pool.route.foreign:
             tokens = endpoint.gauges.kv_tokens
         admits = pool.route.mode is Mode.HUMAN_LESS and self.pace.session_idle_seconds > 0
@@ -232,8 +234,13 @@ class Pools:
     @staticmethod
     def capacity(pool: Pool) -> int | None:
         """Requests that the pool's endpoints may have in flight together from this process; None: not bounded."""
-        cap = pool.max_in_flight
-        return None if cap is None else cap * len(pool.endpoints)
+        total = 0
+        for endpoint in pool.endpoints.values():
+            cap = pool.max_in_flight if endpoint.caps is None else endpoint.caps.max_in_flight
+            if cap is None:
+                return None
+            total += cap
+        return total if pool.endpoints or pool.max_in_flight is not None else None
 
     def below_share(self, route: ClassRoute) -> float:
         """How much of its minimum share a class lacks, 0 to 1 of a pool; 0 if it has all of it."""

@@ -15,6 +15,7 @@ from hlserve_api.routing import (
     PoolRoute,
     PriorityOrder,
     QueueRule,
+    ReplicaCaps,
     RoutingTable,
     ShardDigest,
     ShareRule,
@@ -44,6 +45,7 @@ class PoolRuntime:
     endpoints: tuple[Endpoint, ...] = ()
     draining: tuple[str, ...] = ()
     foreign: bool = False
+    replica_caps: tuple[ReplicaCaps, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,7 @@ def compile_pool(pool: ServingPool, runtime: PoolRuntime) -> PoolRoute:
         max_in_flight=runtime.max_in_flight,
         in_flight_tokens=runtime.in_flight_tokens,
         kv_tokens=runtime.kv_tokens,
+        replica_caps=runtime.replica_caps,
         queue_ttl_milliseconds=runtime.queue_ttl_milliseconds,
         context_length=runtime.context_length,
         draining=tuple(sorted(runtime.draining)),

@@ -1,8 +1,9 @@
 """The objects that routers read, as manifests: keyring shards, engine credentials, routing table. Pure."""
 
 import base64
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 from pydantic import ValidationError
 
@@ -20,6 +21,7 @@ from hlserve_api.routing import (
     EngineCredential,
     EngineCredentials,
     EngineTrust,
+    ReplicaCaps,
     RoutingTable,
     ShardDigest,
 )
@@ -28,6 +30,7 @@ from hlserve_api.v1alpha1.serving_pool import ServingPool
 from hlserve_api.v1alpha1.workload_class import WorkloadClass
 from hlserve_operator.access.labels import DOCUMENT_LABEL, ENGINE_CREDENTIALS, KEYRING, TABLE, release_labels
 from hlserve_operator.access.observed import PoolFacts, SecretView
+from hlserve_operator.caps import Caps
 from hlserve_operator.state import Manifest, Release
 
 _CA_KEY = "ca.crt"
@@ -88,7 +91,19 @@ def _runtime(facts: PoolFacts) -> PoolRuntime:
         priority_order=derived.priority_order,
         service=facts.pool.name,
         draining=facts.draining,
+        replica_caps=tuple(_other_caps(facts)),
     )
+
+
+def _other_caps(facts: PoolFacts) -> Iterator[ReplicaCaps]:
+    """The caps that are not the newest, each once, with the pods that they are of."""
+    newest = Caps.of(facts.derived)
+    pods: dict[Caps, list[str]] = defaultdict(list)
+    for uid, caps in sorted(facts.caps.items()):
+        if caps != newest:
+            pods[caps].append(uid)
+    for caps, uids in sorted(pods.items(), key=lambda item: item[1]):
+        yield ReplicaCaps(endpoints=tuple(uids), **asdict(caps))
 
 
 def engine_credentials(

@@ -7,6 +7,7 @@ from hlserve_api.v1alpha1.client_key import ClientKey
 from hlserve_api.v1alpha1.serving_pool import ServingPool
 from hlserve_api.v1alpha1.workload_class import WorkloadClass
 from hlserve_capacity.derive_types import DerivedPool
+from hlserve_operator.caps import Caps
 from hlserve_operator.refs import Ref
 from hlserve_operator.reported import RouterReport
 
@@ -22,6 +23,8 @@ class PoolFacts:
     """Engine pods that are ready and do not drain."""
     draining: tuple[str, ...] = ()
     """UIDs of the pods that get no new requests."""
+    caps: Mapping[str, Caps] = field(default_factory=dict)
+    """By pod UID: what it may have in flight by the revision that it is of; absent: that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

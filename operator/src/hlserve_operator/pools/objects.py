@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hlserve_api.v1alpha1 import ServingPool
+from hlserve_operator.caps import Caps
 from hlserve_operator.plan import child, shared_objects
 from hlserve_operator.pools.observed import ChildView, OptionalApis, PoolObserved
 from hlserve_operator.pools.views import CHILD_KINDS, owned_by
 from hlserve_operator.refs import Ref
 from hlserve_operator.render.deployment import child_metadata
-from hlserve_operator.render.metadata import TEMPLATE_ANNOTATION
+from hlserve_operator.render.metadata import CAPS_ANNOTATION, TEMPLATE_ANNOTATION
 from hlserve_operator.state import EnginePlan, Manifest, Release
 
 SHARED_KINDS = (
@@ -62,16 +63,19 @@ def wanted_shared(engine: EnginePlan, release: Release, apis: OptionalApis) -> t
     return available(shared_objects(engine, release), apis)
 
 
-def new_child(engine: EnginePlan, release: Release, revision: str, replicas: int) -> Manifest:
-    """A revision's child as it is made, with its spec kept in an annotation. Raises PatchRejectedError."""
+def new_child(engine: EnginePlan, release: Release, revision: str, replicas: int, caps: Caps) -> Manifest:
+    """A revision's child as it is made, with its spec and its caps kept in annotations. Raises PatchRejectedError."""
     manifest = child(engine, release, revision, replicas)
     spec = {name: value for name, value in manifest["spec"].items() if name != "replicas"}
-    return _with_annotation(manifest, spec)
+    return _annotated(manifest, spec, caps.text)
 
 
-def kept_child(pool: ServingPool, release: Release, view: ChildView, stored: Manifest, replicas: int) -> Manifest:
+def kept_child(
+    pool: ServingPool, release: Release, view: ChildView, stored: Manifest, replicas: int, caps: Caps | None = None
+) -> Manifest:
     """An existing child with another number of replicas and the spec that it was made with: whatever a newer operator would render, and
-    whatever somebody else wrote there, its pods stay as they are. Without the annotation what is stored counts as right."""
+    whatever somebody else wrote there, its pods stay as they are. Without the annotation what is stored counts as right.
+    `caps`: new ones; None: they stay too."""
     spec = view.template
     if spec is None:
         spec = {name: value for name, value in stored["spec"].items() if name != "replicas"}
@@ -90,7 +94,7 @@ def kept_child(pool: ServingPool, release: Release, view: ChildView, stored: Man
         "metadata": metadata,
         "spec": {"replicas": replicas, **spec},
     }
-    return _with_annotation(manifest, spec)
+    return _annotated(manifest, spec, view.caps if caps is None else caps.text)
 
 
 def taken_names(observed: PoolObserved, manifests: Iterable[Manifest]) -> tuple[str, ...]:
@@ -118,8 +122,10 @@ def left_over(observed: PoolObserved, wanted: Iterable[Manifest]) -> tuple[tuple
     )
 
 
-def _with_annotation(manifest: Manifest, spec: Mapping[str, Any]) -> Manifest:
+def _annotated(manifest: Manifest, spec: Mapping[str, Any], caps: str) -> Manifest:
     text = json.dumps(spec, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     metadata = manifest["metadata"]
     annotations = {**metadata.get("annotations", {}), TEMPLATE_ANNOTATION: text}
+    if caps:
+        annotations[CAPS_ANNOTATION] = caps
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}

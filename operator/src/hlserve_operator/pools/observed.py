@@ -79,6 +79,8 @@ class ChildView:
     created_at: datetime
     template: Manifest | None
     """The spec as it was rendered when the child was made, from its annotation; None if the annotation is gone."""
+    caps: str = ""
+    """What a replica of it may have in flight, from its annotation; empty if that is not there."""
     nodes: int = 1
     """Pods of one replica."""
     create_failure: str = ""

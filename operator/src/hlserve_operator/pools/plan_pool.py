@@ -6,6 +6,7 @@ from datetime import datetime
 from hlserve_api.conditions import ConditionReason
 from hlserve_api.v1alpha1.pool_operations import DrainTimeoutAction
 from hlserve_capacity.derive import DerivedPool, derive
+from hlserve_operator.caps import Caps
 from hlserve_operator.plan import engine_plan, wanted_replicas
 from hlserve_operator.pools.actions import Deletion, PoolActions
 from hlserve_operator.pools.drain import POLL_SECONDS, DrainRule, DrainStep, Load, drain_step
@@ -96,7 +97,7 @@ def _target(observed: PoolObserved, derived: DerivedPool, release: Release, revi
         name = revision(engine) if kept is None else kept
         if any(known.child.revision == name for known in revisions):
             return Target(engine=engine, revision=name, kept=kept is not None)
-        manifest = new_child(engine, release, name, 0)
+        manifest = new_child(engine, release, name, 0, Caps.of(derived))
     except NotRenderableError as error:
         reason = ConditionReason.IMAGE_PULL_FAILED
         if isinstance(error, PatchRejectedError):
@@ -148,7 +149,10 @@ def _children(situation: Situation, release: Release, empty: Sequence[Ref]) -> t
         if wanted == view.replicas:  # none is added where one is given up
             wanted = decided.raised.get(view.revision, wanted)
             wanted = max(wanted, decided.current) if view.revision == target.revision else wanted
-        manifest = kept_child(observed.pool, release, view, observed.objects[view.ref], wanted)
+        # Caps move with the spec where pods need not: only a revision that is what the spec comes to today gets new ones.
+        fits = view.revision == target.revision and not target.kept
+        caps = Caps.of(situation.derived) if fits else None
+        manifest = kept_child(observed.pool, release, view, observed.objects[view.ref], wanted, caps)
         changes.append((wanted - view.replicas, manifest))
     fresh = []
     if target.fresh is not None and not situation.held:

@@ -9,6 +9,7 @@ from hlserve_api.v1alpha1 import GROUP, ServingPool
 from hlserve_operator.pools.observed import ChildView, EngineExit, PodView, ScalerView
 from hlserve_operator.refs import Ref
 from hlserve_operator.render.metadata import (
+    CAPS_ANNOTATION,
     DELETION_COST_ANNOTATION,
     DRAINING_ANNOTATION,
     RELEASED_COST,
@@ -61,6 +62,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
 def child_view(child: Manifest, create_failure: str = "") -> ChildView:
     """One child of a pool. `create_failure`: the newest FailedCreate event's message, for kinds without such a condition."""
     metadata, spec, status = child["metadata"], child.get("spec") or {}, child.get("status") or {}
+    annotations = metadata.get("annotations") or {}
     failure = conditions_of(status).get("ReplicaFailure", {})
     if failure.get("status") == "True":
         create_failure = failure.get("message", "")
@@ -69,7 +71,8 @@ def child_view(child: Manifest, create_failure: str = "") -> ChildView:
         revision=(metadata.get("labels") or {}).get(REVISION_LABEL, ""),
         replicas=int(spec.get("replicas", 1)),
         created_at=_time(metadata.get("creationTimestamp")) or EPOCH,
-        template=_template((metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION)),
+        template=_template(annotations.get(TEMPLATE_ANNOTATION)),
+        caps=annotations.get(CAPS_ANNOTATION, ""),
         nodes=int((spec.get("leaderWorkerTemplate") or {}).get("size", 1)),
         create_failure=create_failure,
     )
