@@ -258,3 +258,24 @@ def test_the_text_of_each_kind_of_stream_passes_unread(data: bytes, finish: Fini
     form = TEXT_FORMS[finish]
     assert form is not None
     assert is_text_event(data, form)
+
+
+@pytest.mark.parametrize("finish", [Finish.DONE, Finish.MESSAGE_STOP, Finish.RESPONSE_TERMINAL])
+def test_only_one_whole_event_passes_unread(finish: Finish) -> None:
+    form = TEXT_FORMS[finish]
+    assert form is not None
+    begin, end, _ = form
+    one = begin + b'data: {"a":1,' + end
+    pieces = [
+        one + one,
+        begin + b"\n" + end,
+        begin + b"a\nb" + end,
+        one[:-1],
+        one[:-2],
+        one + b"\n",
+        b"\n" + one,
+        b"",
+        end,
+    ]
+    assert is_text_event(one, form)
+    assert [piece for piece in pieces if is_text_event(piece, form)] == []
