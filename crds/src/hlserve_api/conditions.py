@@ -137,6 +137,10 @@ _NAME_TAKEN: Final = _false(
     _R.NAME_TAKEN,
     "An object that the pool needs exists already and is not ours: rename it or the pool. Nothing is taken over.",
 )
+_DOCUMENT_TAKEN: Final = _false(
+    _R.NAME_TAKEN,
+    "An object under the name of a document that routers read is not the operator's, and is left alone: the message names it.",
+)
 _PRUNED_FIELD: Final = _false(
     _R.PRUNED_FIELD,
     "The installed CRD is older than the operator and dropped a field: upgrade the hlserve-crds release.",
@@ -255,6 +259,7 @@ _WORKLOAD_CLASS: Final = (
             _true(_R.READY, "At least one primary pool serves."),
             _false(_R.POOL_NOT_READY, "No primary pool serves at the moment."),
             _false(_R.POOL_NOT_FOUND, "No primary target stands for a pool."),
+            _DOCUMENT_TAKEN,
             _PERMISSION_DENIED, _PRUNED_FIELD,
         ),
     ),
@@ -287,6 +292,7 @@ _CLIENT_KEY: Final = (
             _false(_R.EXPIRED, "Every credential has expired."),
             _false(_R.NOT_YET_VALID, "No credential is valid yet; the message says when the first one starts."),
             _KEYRING_FULL,
+            _DOCUMENT_TAKEN,
             _PERMISSION_DENIED, _PRUNED_FIELD,
         ),
     ),

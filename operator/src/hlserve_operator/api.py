@@ -101,11 +101,16 @@ class Api:
                 return Listing(tuple(items), page["metadata"].get("resourceVersion", ""))
             query["continue"] = token
 
-    async def apply(self, manifest: Manifest) -> Manifest:
-        """Server-side apply of an object as its only owner of these fields; returns it as it is stored. Raises ApiError."""
+    async def apply(self, manifest: Manifest, *, force: bool = True) -> Manifest:
+        """Server-side apply of an object as its only owner of these fields; returns it as it is stored. Raises ApiError.
+
+        Without `force` ConflictError if somebody else owns one of them: nothing is taken over.
+        """
         ref = Ref.of(manifest)
         path = object_path(ref, self.namespace)
-        stored = await self._write("PATCH", path, manifest, content=APPLY, query=_OWNED, about=f"apply {ref}")
+        stored = await self._write(
+            "PATCH", path, manifest, content=APPLY, query=_OWNED if force else _MANAGED, about=f"apply {ref}"
+        )
         # The answer to an apply that creates a custom object has been seen empty.
         return stored if "metadata" in stored else await self.get(ref)
 

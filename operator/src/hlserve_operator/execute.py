@@ -156,7 +156,8 @@ class Executor:
     async def _apply(self, manifest: Manifest, live: Manifest | None) -> int:
         if self.applied.in_place(manifest, live):
             return 0
-        stored = await self.api.apply(manifest)
+        # What was not there a moment ago may be somebody else's by now.
+        stored = await self.api.apply(manifest, force=live is not None)
         self.applied.remember(manifest, stored)
         if live is not None and live["metadata"]["resourceVersion"] == stored["metadata"]["resourceVersion"]:
             # It was in place, in other words than ours; the next look knows.

@@ -12,8 +12,9 @@ from hlserve_api.routing import TABLE_CONFIG_MAP, TABLE_KEY, EngineCredential
 from hlserve_api.v1alpha1 import CustomResource, ServingPool, WorkloadClass
 from hlserve_capacity.calibration import Calibration, CalibrationError, parse_calibration
 from hlserve_operator.access.derived import Derivations
+from hlserve_operator.access.documents import document_refs
 from hlserve_operator.access.generated import wanted_secrets
-from hlserve_operator.access.labels import DOCUMENT_LABEL
+from hlserve_operator.access.labels import DOCUMENT_LABEL, is_ours
 from hlserve_operator.access.observed import AccessObserved, PoolFacts
 from hlserve_operator.api import Api
 from hlserve_operator.board import Board
@@ -187,6 +188,10 @@ class Observer:
             for manifest in (await self.api.list("v1", kind, labels=DOCUMENT_LABEL)).items
         ]
         documents = {Ref.of(manifest): manifest for manifest in stored}
+        # Under the name of a document that is not there may stand something else.
+        missing = [ref for ref in document_refs(self.release.keyring_shards) if ref not in documents]
+        others = [found for found in await asyncio.gather(*map(self.api.find, missing)) if found is not None]
+        documents |= {Ref.of(found): found for found in others if is_ours(found)}
         table = (documents.get(Ref("v1", "ConfigMap", TABLE_CONFIG_MAP)) or {}).get("data", {}).get(TABLE_KEY)
         self.board.saw_table(table)
         secrets = self.copies.secrets.objects
@@ -199,6 +204,7 @@ class Observer:
                 secrets={name: view for name, view in secrets.items() if view.generated or name in wanted},
                 reports=self.board.reports,
                 documents=frozenset(documents),
+                taken=frozenset(Ref.of(found) for found in others if not is_ours(found)),
                 stored_table=table,
                 denied=denied,
                 pruned={kind: sentence(kind, fields) for kind, fields in self.pruned.items()},

@@ -26,8 +26,10 @@ def class_status(
     clients: int,
     pruned: str | None,
     now: datetime,
+    taken: str | None = None,
 ) -> WorkloadClassStatus:
-    """The status that the class should have. `promises`: pools that are promised too often; `clients`: ClientKeys of this class."""
+    """The status that the class should have. `promises`: pools that are promised too often; `clients`: ClientKeys of this class;
+    `taken`: why the routing table cannot be written."""
     specs = [facts.pool for facts in pools]
     targets, _ = resolve_targets(workload, specs)
     return WorkloadClassStatus(
@@ -40,7 +42,7 @@ def class_status(
         client_count=clients,
         conditions=conditions(
             workload.status.conditions,
-            [_ready(workload, targets, pools, pruned), _resolved(workload, pools, promises)],
+            [_ready(workload, targets, pools, pruned, taken), _resolved(workload, pools, promises)],
             generation=workload.metadata.generation,
             now=now,
         ),
@@ -59,8 +61,14 @@ def _summary(targets: Sequence[Target]) -> str:
 
 
 def _ready(
-    workload: WorkloadClass, targets: Sequence[Target], pools: Sequence[PoolFacts], pruned: str | None
+    workload: WorkloadClass,
+    targets: Sequence[Target],
+    pools: Sequence[PoolFacts],
+    pruned: str | None,
+    taken: str | None,
 ) -> Verdict:
+    if taken is not None:
+        return verdict(KIND, ConditionType.READY, _R.NAME_TAKEN, taken)
     ready = {facts.pool.name: facts.ready_replicas for facts in pools}
     primaries = [target.pool for target in targets if target.role is TargetRole.PRIMARY]
     if not primaries:

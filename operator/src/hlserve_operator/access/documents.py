@@ -1,8 +1,12 @@
-"""The objects that routers read, as manifests: keyring shards, engine credentials, routing table. Pure."""
+"""The objects that routers read, as manifests: keyring shards, engine credentials, routing table. Pure.
+
+Nothing owns them. They are made from all custom resources, which stay when the release goes, and routers that come back read them
+before an operator leads. An owner, the operator's Deployment say, would take the keys from running routers whenever it is replaced.
+"""
 
 import base64
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from pydantic import ValidationError
@@ -31,6 +35,7 @@ from hlserve_api.v1alpha1.workload_class import WorkloadClass
 from hlserve_operator.access.labels import DOCUMENT_LABEL, ENGINE_CREDENTIALS, KEYRING, TABLE, release_labels
 from hlserve_operator.access.observed import PoolFacts, SecretView
 from hlserve_operator.caps import Caps
+from hlserve_operator.refs import Ref
 from hlserve_operator.state import Manifest, Release
 
 _CA_KEY = "ca.crt"
@@ -43,6 +48,21 @@ class LinkProblem:
     pool: str
     message: str
     reason: ConditionReason = ConditionReason.SECRET_MISSING
+
+
+def document_refs(shards: int) -> tuple[Ref, ...]:
+    """Every document of a release, in the order in which they are written."""
+    names = (*(f"{KEYRING_SECRET_PREFIX}{number}" for number in range(shards)), ENGINE_CREDENTIALS_SECRET)
+    return (*(Ref("v1", "Secret", name) for name in names), Ref("v1", "ConfigMap", TABLE_CONFIG_MAP))
+
+
+def taken_message(taken: Iterable[Ref]) -> str:
+    """What to do about documents whose names are somebody else's."""
+    names = ", ".join(str(ref) for ref in sorted(taken))
+    return (
+        f"{names} exists already and is not the operator's, so routers do not get what belongs there: rename or delete it, or "
+        "install the release into a namespace of its own."
+    )
 
 
 def keyring_secrets(keys: CompiledKeys, release: Release, namespace: str) -> tuple[Manifest, ...]:

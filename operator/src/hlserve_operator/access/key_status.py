@@ -44,6 +44,8 @@ class KeyFacts:
     """Last request that any router reports."""
     denied: str | None = None
     """Why the keyring could not be made; then what routers have stays in force."""
+    taken: str | None = None
+    """Why a shard of the keyring that holds the key cannot be written."""
     pruned: str | None = None
     """Why the installed CRD is too old."""
     now: datetime
@@ -136,6 +138,8 @@ def _readiness(key: ClientKey, facts: KeyFacts, sync: Sync) -> tuple[ConditionRe
             f"There is no WorkloadClass {name}, so requests get 503 class_missing: create it, or correct "
             "spec.workloadClassRef.name."
         )
+    if facts.taken is not None:
+        return _R.NAME_TAKEN, facts.taken
     unexpired = [entry for entry in entries if entry.not_after is None or entry.not_after > now]
     if not unexpired:
         bad = [each for each in facts.findings if each.refused or each.reason is _R.EXPIRED]

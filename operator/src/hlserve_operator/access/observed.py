@@ -56,6 +56,8 @@ class AccessObserved:
     """One for each router pod that is ready, answered or not."""
     documents: frozenset[Ref] = frozenset()
     """The ConfigMaps and Secrets that exist with `DOCUMENT_LABEL`."""
+    taken: frozenset[Ref] = frozenset()
+    """Somebody else's objects under the names of documents: they are left alone."""
     stored_table: str | None = None
     """`table.json` as it is stored; None: there is none."""
     denied: Mapping[str, str] = field(default_factory=dict)

@@ -4,13 +4,14 @@ Documents are planned whole each time; statuses in portions, so that the revocat
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
 from hlserve_api.compile import overcommitments
 from hlserve_api.conditions import ConditionReason
+from hlserve_api.routing import ENGINE_CREDENTIALS_SECRET, TABLE_CONFIG_MAP
 from hlserve_api.v1alpha1.client_key import ClientKey
 from hlserve_api.v1alpha1.meta import API_VERSION, Condition, ConditionStatus, CustomResource
 from hlserve_api.v1alpha1.workload_class import WorkloadClass
@@ -22,6 +23,7 @@ from hlserve_operator.access.documents import (
     keyring_secrets,
     stored_shards,
     table_config_map,
+    taken_message,
 )
 from hlserve_operator.access.findings import Finding, Keys, compile_keys
 from hlserve_operator.access.generated import leftover_secrets, new_secrets
@@ -36,6 +38,8 @@ STATUSES_A_RUN: Final = 200
 """Status writes of one run. At 5 ms each they take a second, a fifth of the time in which a revocation must reach the routers."""
 SYNCING_SECONDS: Final = 1.0
 """Pause before routers are asked again what they know."""
+TAKEN_SECONDS: Final = 10.0
+"""Pause before it is looked whether a document's name is free."""
 FIGURES_SECONDS: Final = 10.0
 """Pause before more statuses are written of which only figures change."""
 MAKING_GRACE: Final = timedelta(seconds=30)
@@ -66,7 +70,8 @@ def plan_access(observed: AccessObserved, release: Release, now: datetime) -> Ac
     keys = None
     if keys_denied is None:
         keys = compile_keys(live.keys, observed.secrets, now=now, shards=release.keyring_shards)
-    documents, problems = _documents(observed, live, keys, release)
+    planned, problems = _documents(observed, live, keys, release)
+    documents = tuple(manifest for manifest in planned if Ref.of(manifest) not in observed.taken)
     making = () if keys is None else tuple(new_secrets(live.keys, observed.secrets))
     patches = [*_class_patches(observed, live, now), *_key_patches(observed, live, keys, now)]
     # Sorting is stable: by name within each group, those with a turned condition first.
@@ -75,9 +80,9 @@ def plan_access(observed: AccessObserved, release: Release, now: datetime) -> Ac
     return AccessActions(
         documents=documents,
         new_secrets=making,
-        delete=tuple(_leftovers(observed, live, keys, documents)),
+        delete=tuple(_leftovers(observed, live, keys, planned)),
         statuses=chosen,
-        events=(*_events(chosen), *_link_events(problems)),
+        events=(*_events(chosen), *_link_events((*problems, *_taken_credentials(observed, live)))),
         requeue_after_seconds=_requeue(live, keys, patches, bool(making), observed, now),
     )
 
@@ -129,6 +134,7 @@ def _class_patches(observed: AccessObserved, live: _Live, now: datetime) -> Iter
             promises=promises,
             clients=counted,
             pruned=observed.pruned.get(workload.kind),
+            taken=_taken(observed, {TABLE_CONFIG_MAP}),
             now=now,
         )
         patch = merge_patch(workload.status, status)
@@ -161,6 +167,7 @@ def _key_patches(observed: AccessObserved, live: _Live, keys: Keys | None, now: 
                 generations=generations,
                 reports=observed.reports,
                 last_used=used.get(key.name),
+                taken=_taken(observed, entries.get(key.name, NO_ENTRIES).shards),
                 denied=observed.denied.get("clientkeys") or observed.denied.get("secrets"),
                 pruned=observed.pruned.get(key.kind),
                 now=now,
@@ -169,6 +176,19 @@ def _key_patches(observed: AccessObserved, live: _Live, keys: Keys | None, now: 
         patch = merge_patch(key.status, status)
         if patch is not None:
             yield _patch(key, patch, key.status.conditions, status.conditions)
+
+
+def _taken(observed: AccessObserved, names: Collection[str]) -> str | None:
+    taken = [ref for ref in observed.taken if ref.name in names]
+    return taken_message(taken) if taken else None
+
+
+def _taken_credentials(observed: AccessObserved, live: _Live) -> Iterator[LinkProblem]:
+    message = _taken(observed, {ENGINE_CREDENTIALS_SECRET})
+    for facts in live.pools if message is not None else ():
+        engine = facts.pool.spec.engine
+        if message is not None and (engine.tls is not None or engine.api_key_secret_ref is not None):
+            yield LinkProblem(facts.pool.name, message, ConditionReason.NAME_TAKEN)
 
 
 def _is_new(key: ClientKey, now: datetime) -> bool:
@@ -221,6 +241,9 @@ def _requeue(
     pauses: list[float] = []
     if making:
         pauses.append(0.0)
+    if observed.taken:
+        # Nothing tells of it when somebody else's object goes.
+        pauses.append(TAKEN_SECONDS)
     if len(patches) > STATUSES_A_RUN:
         pauses.append(0.0 if patches[STATUSES_A_RUN].conditions else FIGURES_SECONDS)
     if (
