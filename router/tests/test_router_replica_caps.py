@@ -3,8 +3,9 @@
 import pytest
 
 from hlserve_api.routing import ReplicaCaps, RoutingTable
-from hlserve_router.policy import NoPlace, Pick, pick
+from hlserve_router.policy import Pick, pick
 from hlserve_router.pools import Pools
+from hlserve_router.state import NoPlace
 from hlserve_router.testing.choice import an_ask, an_endpoint, an_offer
 from hlserve_router.testing.documents import a_class, a_pool, a_table
 

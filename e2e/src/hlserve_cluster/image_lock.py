@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from packaging.markers import Environment, Marker, default_environment
+from packaging.markers import Marker, default_environment
 
 
 def for_python(lock: str, version: str) -> str:
@@ -22,15 +22,15 @@ def _kept(lines: list[str], version: str) -> Iterator[str]:
             continue
         requirement, _, condition = line.partition(" ; ")
         marker = condition.removesuffix("\\").strip()
-        wanted = not marker or any(Marker(marker).evaluate(dict(each)) for each in _environments(version))
+        wanted = not marker or any(Marker(marker).evaluate(each) for each in _environments(version))
         if wanted:
             yield line if not marker else requirement + (" \\" if line.endswith("\\") else "")
 
 
-def _environments(version: str) -> Iterator[Environment]:
+def _environments(version: str) -> Iterator[dict[str, str]]:
     """The first release of a version and one after its last."""
     for release in (0, 99):
-        environment = default_environment()
+        environment = {name: str(value) for name, value in default_environment().items()}
         environment["python_version"] = version
         environment["python_full_version"] = environment["implementation_version"] = f"{version}.{release}"
         yield environment

@@ -217,11 +217,7 @@ def _without_usable(offers: Sequence[Offer], ask: Ask, now: float) -> Pick | NoP
     left = [(offer, state) for offer, state in states if state.id not in ask.avoid]
     if not left:
         return NoPlace.DOWN if states else NoPlace.EMPTY
-    open_ = [
-        state
-        for offer, state in left
-        if state.last_resort(now) and not _is_full(offer.pool, state)
-    ]
+    open_ = [state for offer, state in left if state.last_resort(now) and not _is_full(offer.pool, state)]
     if open_:
         return Pick(min(open_, key=lambda state: (state.in_flight_tokens, state.turn)), _NO_AFFINITY)
     there = [state for _, state in left if state.ready and state.reachable]
