@@ -187,6 +187,28 @@ def test_the_prefix_stays_while_the_conversation_grows(
     assert prefix(*system) == prefix(*system, {"role": "system", "content": "more " * DECODED_BYTES}) == b""
 
 
+@pytest.mark.parametrize(
+    "turn",
+    [
+        pytest.param('{"role":"system","role":"user","content":"hi"}', id="told last that it is a user's"),
+        pytest.param('{"role":"user","content":"hi","role":"system"}', id="told last that it is a system message"),
+        pytest.param(
+            '{"role":"user","content":"' + "x" * 9000 + '","role":"system"}', id="told so behind a long content"
+        ),
+        pytest.param('{"type":"message","role":"user","role":"developer"}', id="with a type before"),
+        pytest.param('{"content":"hi","role":"system","role":"user"}', id="two that stand last"),
+    ],
+)
+def test_a_turn_with_two_roles_gives_one_prefix_however_long_the_conversation_is(turn: str) -> None:
+    def prefix(*more: str) -> bytes:
+        messages = ",".join(
+            ('{"role":"system","content":"You help."}', turn, '{"role":"user","content":"next"}', *more)
+        )
+        return prompt_prefix(read_body(CHAT, f'{{"model":"m","messages":[{messages}]}}'.encode()))
+
+    assert prefix() == prefix(json.dumps({"role": "assistant", "content": "more " * DECODED_BYTES}))
+
+
 def test_the_prefix_of_a_long_conversation_is_found_without_reading_it() -> None:
     system = {"role": "system", "content": "S" * 9000}
     body = {"model": "m", "messages": [system, {"role": "user", "content": "x" * 4_000_000}]}

@@ -19,8 +19,13 @@ MOST_MARKS: Final = 256
 """Longer system messages, or such of more pieces, cost a pass over the whole prompt."""
 _SYSTEM_ROLES: Final = frozenset({"system", "developer"})
 _TURN: Final = re.compile(rb'[\s,]*+(\{)\s*(?:"type"\s*:\s*"[^"\\]*"\s*,\s*)?"role"\s*:\s*"([^"\\]*)"')
-"""A turn as nearly every client writes it: its role comes first."""
+"""A turn as nearly every client writes it: its role comes first.
+
+If a turn has two, the first counts, in a decoded turn too: what stands behind a long content is not looked at.
+"""
 _MARK: Final = re.compile(rb'["{}\[\]]')
+_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+"""The rest of a string, from behind its first quote."""
 
 
 def prompt_prefix(facts: BodyFacts) -> bytes:
@@ -57,9 +62,10 @@ def _end(data: bytes, at: int, limit: int, most_marks: int) -> int:
         at = found.end()
         mark = data[at - 1]
         if mark == 0x22:
-            at = _end_of_string(data, at, limit)
-            if not at:
+            string = _STRING.match(data, at, limit)
+            if string is None:
                 return 0
+            at = string.end()
         elif mark == 0x7B or mark == 0x5B:
             depth += 1
         else:
@@ -69,19 +75,6 @@ def _end(data: bytes, at: int, limit: int, most_marks: int) -> int:
     return 0
 
 
-def _end_of_string(data: bytes, at: int, limit: int) -> int:
-    """Where the string ends whose first character is at `at`; 0 if that is behind `limit`."""
-    while True:
-        at = data.find(b'"', at, limit) + 1
-        if not at:
-            return 0
-        before = at - 2
-        while data[before] == 0x5C:
-            before -= 1
-        if (at - before) % 2 == 0:  # an even number of backslashes before the quote
-            return at
-
-
 def _decoded(messages: msgspec.Raw) -> bytes:
     """As `prompt_prefix`, for turns in any form; for a list that holds no turns, its start."""
     try:
@@ -89,10 +82,16 @@ def _decoded(messages: msgspec.Raw) -> bytes:
     except (msgspec.DecodeError, RecursionError):
         return bytes(memoryview(messages)[:PREFIX_BYTES])
     for turn in turns:
-        try:
-            role = read_turn(turn).role
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            role = ""
-        if role not in _SYSTEM_ROLES:
+        if _role(turn) not in _SYSTEM_ROLES:
             return bytes(memoryview(turn)[:PREFIX_BYTES])
     return b""
+
+
+def _role(turn: msgspec.Raw) -> str:
+    usual = _TURN.match(turn)
+    if usual is not None:
+        return str(usual[2], "ascii", "replace")
+    try:
+        return read_turn(turn).role
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return ""
