@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from operator import itemgetter
+from functools import partial
+from operator import attrgetter
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -43,6 +44,23 @@ def status(code: int, reason: str, message: str = "", headers: Mapping[str, str]
     return web.json_response(body, status=code, headers=headers)
 
 
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """A change of an object: as it was, if it was, and as it is, if it is. At its end, as it was carries the version of the end."""
+
+    version: int
+    ref: Ref
+    before: Object | None
+    after: Object | None
+
+    def told(self, asked_for: Callable[[Object], bool]) -> Object | None:
+        """What a watch says of it. One that selects is told DELETED of an object that it does not select any more."""
+        was = self.before is not None and asked_for(self.before)
+        if self.after is not None and asked_for(self.after):
+            return {"type": "MODIFIED" if was else "ADDED", "object": self.after}
+        return {"type": "DELETED", "object": self.after or self.before} if was else None
+
+
 @dataclass(slots=True, eq=False)
 class Simulated:
     """The state of a simulated API server, and the faults it has."""
@@ -63,7 +81,7 @@ class Simulated:
     """Raised by `break_watches`."""
     silent: bool = False
     """Watches bring nothing, and their connections stay."""
-    _events: list[tuple[int, str, Ref, Object]] = field(default_factory=list)
+    _events: list["_Event"] = field(default_factory=list)
     _applied: dict[tuple[Ref, str, str], Object] = field(default_factory=dict)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _watches: set[asyncio.Task[Any]] = field(default_factory=set)
@@ -83,7 +101,7 @@ class Simulated:
         gone = self.objects.pop(ref, None)
         if gone is None:
             return
-        self._event("DELETED", ref, gone)
+        self._deleted(ref, gone)
         uid = gone["metadata"]["uid"]
         for other, found in list(self.objects.items()):
             if any(owner.get("uid") == uid for owner in found["metadata"].get("ownerReferences") or ()):
@@ -113,10 +131,10 @@ class Simulated:
         self._news.set()
         self._news = asyncio.Event()
 
-    def _event(self, kind: str, ref: Ref, found: Object) -> None:
+    def _deleted(self, ref: Ref, found: Object) -> None:
         self.version += 1
-        found = {**found, "metadata": {**found["metadata"], "resourceVersion": str(self.version)}}
-        self._events.append((self.version, kind, ref, found))
+        gone = {**found, "metadata": {**found["metadata"], "resourceVersion": str(self.version)}}
+        self._events.append(_Event(self.version, ref, gone, None))
         self.tell()
 
     def _store(self, ref: Ref, found: Object, before: Object | None) -> Object:
@@ -132,7 +150,7 @@ class Simulated:
         self.version += 1
         metadata["resourceVersion"] = str(self.version)
         self.objects[ref] = found
-        self._events.append((self.version, "ADDED" if before is None else "MODIFIED", ref, deepcopy(found)))
+        self._events.append(_Event(self.version, ref, before, deepcopy(found)))
         self.tell()
         return found
 
@@ -198,9 +216,9 @@ class Simulated:
         body = {"apiVersion": group, "kind": f"{kind}List", "metadata": metadata, "items": items[start : start + limit]}
         return web.json_response(body)
 
-    def _since(self, version: int) -> list[tuple[int, str, Ref, Object]]:
+    def _since(self, version: int) -> list["_Event"]:
         """Events after a version."""
-        return self._events[bisect_right(self._events, version, key=itemgetter(0)) :]
+        return self._events[bisect_right(self._events, version, key=attrgetter("version")) :]
 
     async def _watch(self, request: web.Request, group: str, kind: str) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
@@ -224,12 +242,13 @@ class Simulated:
                     fault = {"type": "ERROR", "object": {"kind": "Status", "code": 500, "message": "made to fail"}}
                     await response.write(json.dumps(fault).encode() + b"\n")
                     return response
-                for version, event, ref, found in self._since(after):
+                for event in self._since(after):
                     if self.silent:
                         continue
-                    after = version
-                    if _asked_for(request, group, kind, ref, found):
-                        await response.write(json.dumps({"type": event, "object": found}).encode() + b"\n")
+                    after = event.version
+                    told = event.told(partial(_asked_for, request, group, kind, event.ref))
+                    if told is not None:
+                        await response.write(json.dumps(told).encode() + b"\n")
                 await news.wait()
         except (asyncio.CancelledError, ConnectionError):
             if request.transport is not None:
