@@ -52,7 +52,7 @@ async def running(*arguments: str) -> AsyncIterator[Running]:
 POLL_SECONDS = 0.005
 
 
-async def until(condition: Callable[[], Awaitable[bool]], within_seconds: float = 5.0) -> float:
+async def until(condition: Callable[[], Awaitable[bool]], within_seconds: float = 10.0) -> float:
     """Ask over HTTP until `condition` holds; how many seconds that took. Raises TimeoutError."""
     started = monotonic()
     while monotonic() - started < within_seconds:
