@@ -27,7 +27,8 @@ enum Part { HEAD, LENGTH_BODY, CHUNK_SIZE, CHUNK_DATA, CHUNK_END, LAST_LINE };
 typedef struct {
   int fd, busy, wrong;                      // wrong: the reply that is being read is a refusal, which counts as nothing else
   enum Part part;
-  char head[HEAD_BYTES]; int head_length;
+  char head[HEAD_BYTES]; int head_length;   // behind the head of a refusal that is told: its body
+  int telling;                              // the status of a refusal that is told, or 0
   long left; int size_digits;               // of the body or of the chunk that is being read; left < 0: until the end of the connection
   int stamp_digits, stamps; uint64_t stamp; // progress within "@...@", stamps seen in this reply
   uint64_t started, last_chunk;
@@ -160,7 +161,20 @@ static void find_stamps(Connection *c, const char *p, long length, uint64_t t) {
   }
 }
 
+static void hear(Connection *c, const char *p, long length) { // a piece of a refusal's body
+  long room = 300 - c->head_length, taken = length < room ? length : room;
+  if (!c->telling) return;
+  memcpy(c->head + c->head_length, p, taken);
+  c->head_length += taken;
+}
+
+static void tell(Connection *c) {
+  if (c->telling) fprintf(stderr, "HTTP %d %.*s\n", c->telling, c->head_length, c->head);
+  c->telling = c->head_length = 0;
+}
+
 static void finish(Connection *c, uint64_t t) {
+  tell(c);
   c->busy = 0;
   if (inside(t) && !c->wrong) {
     finished++;
@@ -181,7 +195,7 @@ static long read_head(Connection *c, const char *p, long length) { // bytes used
   c->head_length = 0;
   if (status == 100) return used;
   c->wrong = status != 200;
-  if (c->wrong && ++refused < 3) fprintf(stderr, "HTTP %d %.300s\n", status, p + used);
+  c->telling = c->wrong && ++refused < 3 ? status : 0;
   char *found = strcasestr(c->head, "\r\ncontent-length:");
   c->left = found ? atol(found + 17) : -1;
   c->part = LENGTH_BODY;
@@ -207,6 +221,7 @@ static void received(Connection *c, const char *p, long length, uint64_t t) {
       case LENGTH_BODY:
         used = c->left >= 0 && c->left < length ? c->left : length;
         if (streaming) find_stamps(c, p, used, t);
+        hear(c, p, used);
         if (c->left >= 0 && (c->left -= used) == 0) { finish(c, t); return; }
         break;
       case CHUNK_SIZE:
@@ -215,6 +230,7 @@ static void received(Connection *c, const char *p, long length, uint64_t t) {
       case CHUNK_DATA:
         used = c->left < length ? c->left : length;
         find_stamps(c, p, used, t);
+        hear(c, p, used);
         if ((c->left -= used) == 0) c->part = CHUNK_END;
         break;
       case CHUNK_END:
@@ -235,6 +251,7 @@ static void ended(Connection *c, uint64_t t) {
   c->fd = -1;
   c->busy = 0;
   if (whole) { finish(c, t); return; }
+  tell(c);
   if (was_busy) broken++;
   if (was_busy && running) start(c);
 }
