@@ -39,7 +39,15 @@ def test_it_refuses_nobody_and_leaves_chat_as_it_was(both: tuple[Row, Row]) -> N
 def test_every_arm_of_every_experiment_can_be_built_and_has_a_name_of_its_own() -> None:
     found = [(case.experiment, case.load, case.arm.name) for case in cases()]
     assert len(set(found)) == len(found)
-    assert {experiment for experiment, _, _ in found} == {"admission", "choice", "peer", "queue", "fairness", "batch"}
+    assert {experiment for experiment, _, _ in found} == {
+        "admission",
+        "idle",
+        "choice",
+        "peer",
+        "queue",
+        "fairness",
+        "batch",
+    }
 
 
 def test_statistics() -> None:

@@ -79,6 +79,11 @@ def without_session_admission(arm: Arm) -> Arm:
     return with_pool(arm, "agents", kv_tokens=None)
 
 
+def with_session_idle(arm: Arm, seconds: float) -> Arm:
+    """A session keeps its place in the KV for so long after a reply."""
+    return replace(arm, pace=replace(arm.pace, session_idle_seconds=seconds))
+
+
 def least_loaded(arm: Arm) -> Arm:
     """Agents go to the endpoint with the fewest tokens in flight, wherever their prefix is."""
     return with_class(without_session_admission(arm), "agent", intent=Intent.INTERACTIVE)

@@ -21,6 +21,7 @@ from hlserve_local.policy.arms import (
     shared_pool,
     stock,
     with_agents_engine,
+    with_session_idle,
     without_session_admission,
 )
 from hlserve_local.policy.cluster import Cluster
@@ -32,6 +33,7 @@ TIMELINE = Timeline(warm_up_us=60_000_000, window_us=180_000_000)
 AGENTS_POOL = "agents"
 PEER = "sglang-router cache_aware"
 SLO = Slo(ttft_us=1_000_000, tpot_us=20_000)
+IDLE_SECONDS = (1.0, 5.0, 15.0, 30.0)
 FLOOD = ("coder-a", "coder-a", "coder-a", "coder-b", "coder-c", "coder-d")
 """Half of the sessions belong to one client."""
 
@@ -89,6 +91,7 @@ def _cases() -> Iterator[Case]:
             yield Case("admission", load, replace(arm, name="router admits sessions"), sessions)
             off = without_session_admission(arm)
             yield Case("admission", load, replace(off, name="router admits requests only"), sessions)
+    yield from _session_idle(engines)
     lpm = engines["stock engine, longest prefix first"]
     plain = without_session_admission(lpm)
     for sessions in (24, 60):
@@ -115,6 +118,16 @@ def _cases() -> Iterator[Case]:
     for percent in (20, 50):
         arm = replace(batch_spills(lpm, max_percent=percent), name=f"spill, maxPercent {percent}")
         yield Case("batch", load, arm, 60, batch_jobs=16)
+
+
+def _session_idle(engines: Mapping[str, Arm]) -> Iterator[Case]:
+    """How long a place is kept for a session's next round: too short and its prefix is gone, too long and places lie empty."""
+    for name in ("stock engine, longest prefix first", "stock engine, first come first served"):
+        for sessions in (36, 60):
+            for seconds in IDLE_SECONDS:
+                default = " (default)" if seconds == engines[name].pace.session_idle_seconds else ""
+                arm = replace(with_session_idle(engines[name], seconds), name=f"{seconds:g} s{default}")
+                yield Case("idle", f"{sessions} sessions, {name}", arm, sessions)
 
 
 def _beside_the_peer(engines: Mapping[str, Arm]) -> Iterator[Case]:

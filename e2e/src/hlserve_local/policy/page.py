@@ -39,6 +39,13 @@ _SECTIONS: tuple[tuple[str, str, str, tuple[_Column, ...], str], ...] = (
         "router admits requests only",
     ),
     (
+        "idle",
+        "How long a session keeps its place",
+        "`--session-idle-seconds`: after a reply a session's context counts for so long. The ratio is of agents' tokens/s to the default.",
+        (_TOKENS, _HITS, _P50, _P95, _WAIT),
+        "5 s (default)",
+    ),
+    (
         "choice",
         "Choice of the endpoint",
         "Stock engines that order by longest prefix, without session admission: what affinity alone is worth. The ratio is to least "
