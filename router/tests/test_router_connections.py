@@ -7,6 +7,7 @@ import asyncio
 import gc
 import json
 import socket
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
@@ -303,6 +304,72 @@ async def test_a_refused_request_may_send_its_body_and_the_connection_goes_on(st
     await wire.send(post(), post())
     assert (await wire.answer())[0] == 200
     assert len(engine.requests) == 1
+
+
+NO_KEY = b"POST /v1/chat/completions HTTP/1.1\r\nhost: r\r\ncontent-type: application/json\r\n"
+OWN = b"POST /v1/models HTTP/1.1\r\nhost: r\r\n"
+PIECE = b"%x\r\n%b\r\n" % (64 * 1024, b"y" * 64 * 1024)
+
+
+@pytest.mark.parametrize(
+    ("head", "statuses"),
+    [pytest.param(NO_KEY, {401}, id="without a key"), pytest.param(OWN, {405, 408, 413}, id="to what FastAPI answers")],
+)
+@pytest.mark.parametrize(
+    ("cap", "seconds", "pause"),
+    [pytest.param(1_000_000, 60.0, 0.0, id="bounded in bytes"), pytest.param(2**40, 0.5, 0.05, id="bounded in time")],
+)
+async def test_a_body_that_never_ends_behind_its_answer_ends_the_connection(
+    stage: Stage, head: bytes, statuses: set[int], cap: int, seconds: float, pause: float
+) -> None:
+    """Else whoever can reach the port could hold a connection for ever, without a key."""
+    _, _, wire = await set_up(
+        stage, body_max_bytes=cap, body_timeout_seconds=seconds, linger_seconds=0.3, keep_alive_seconds=60.0
+    )
+    await wire.send(head + b"transfer-encoding: chunked\r\n\r\n")
+    answer = asyncio.create_task(wire.answer())
+    async with asyncio.timeout(20):
+        with suppress(ConnectionError):
+            while True:
+                await wire.send(PIECE)
+                await asyncio.sleep(pause)
+    assert (await answer)[0] in statuses
+
+
+@pytest.mark.parametrize("close", [b"", b"connection: close\r\n"], ids=["kept alive", "to be closed"])
+async def test_a_client_that_first_sends_all_of_a_refused_body_reads_the_refusal(stage: Stage, close: bytes) -> None:
+    """A connection that is closed on unread bytes is reset, and a reset takes along what the client has not read yet."""
+    _, _, wire = await set_up(stage)
+    client = cast("asyncio.Transport", wire.writer.transport)
+    client.pause_reading()
+    body = b"z" * 3_000_000
+    await wire.send(NO_KEY + close + b"content-length: %d\r\n\r\n" % len(body))
+    for start in range(0, len(body), 100_000):
+        await wire.send(body[start : start + 100_000])
+        await asyncio.sleep(0)
+    client.resume_reading()
+    status, _, told = await wire.answer()
+    assert (status, json.loads(told)["error"]["code"]) == (401, "missing_key")
+
+
+async def test_a_head_that_never_ends_is_told_so_before_the_connection_ends(stage: Stage) -> None:
+    _, _, wire = await set_up(stage)
+    client = cast("asyncio.Transport", wire.writer.transport)
+    client.pause_reading()
+    await wire.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: r\r\n")
+    with suppress(ConnectionError):
+        for number in range(40):
+            await wire.send(b"x-%d: %b\r\n" % (number, b"y" * 60_000))
+    client.resume_reading()
+    assert (await wire.answer())[0] == 431
+
+
+async def test_a_client_of_http_1_0_is_not_told_to_go_on(stage: Stage) -> None:
+    """It knows no answer before the answer."""
+    _, _, wire = await set_up(stage)
+    head = post().partition(b"\r\n\r\n")[0].replace(b"HTTP/1.1", b"HTTP/1.0")
+    await wire.send(head + b"\r\nexpect: 100-continue\r\n\r\n" + post().partition(b"\r\n\r\n")[2])
+    assert (await wire.head())[0] == 200
 
 
 @pytest.mark.parametrize(

@@ -9,23 +9,19 @@ import signal
 import socket
 import ssl
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal, cast
+from typing import Literal, cast
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn._types import ASGI3Application
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from hlserve_router import build
 from hlserve_router.accepting import Acceptor
 from hlserve_router.admin import admin_app
 from hlserve_router.app import Router, public_app
 from hlserve_router.errors import StartError
-from hlserve_router.intake import Intake
 from hlserve_router.ledger import Ledger, listen
 from hlserve_router.logs import on_loop_error
-from hlserve_router.splice import READ_BYTES
-from hlserve_router.splice_connection import reset_at_end
+from hlserve_router.portable import portable_protocol
 
 _log = logging.getLogger("hlserve_router.server")
 
@@ -98,99 +94,6 @@ class _SharedServer(_Server):
         return self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
-
-
-class PortableProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP for the portable face. On its own it takes the trailer fields of a body in chunks for headers.
-
-    So a key or a class could come in behind a body, past whatever looks at headers on the way. It has no bound for a head
-    that does not end either, takes the body of a request that asks for another protocol for the next request, sends chunks to
-    clients of HTTP/1.0, and of several requests that were sent ahead tells only the last one that the client has left.
-    """
-
-    intake: ClassVar[Intake]
-    _in_head = True
-    _head_bytes = 0
-    """Read since the head began, or since the last one was complete."""
-    _deaf = False
-    """True once nothing more is taken from this connection."""
-    _answering: RequestResponseCycle | None = None
-
-    def data_received(self, data: bytes) -> None:
-        if self._deaf or self.transport.is_closing():
-            return
-        super().data_received(data)
-        if self._in_head:
-            self._head_bytes += len(data)
-            # Twice, for what stands between names and values; and this much may have come before the head began.
-            rules = self.intake.rules
-            if self._head_bytes > 2 * rules.max_header_bytes + READ_BYTES or len(self.headers) > rules.max_headers:
-                if self.cycle is None or self.cycle.response_complete:
-                    self._refuse_head()
-                self.transport.close()  # where an answer is on its way, nothing may be written into it
-
-    def _refuse_head(self) -> None:
-        made = self.intake.reject(self.intake.head_too_large(), self.url.decode("latin-1"), [])
-        lines = [b"%b: %b\r\n" % header for header in (*made.headers, (b"connection", b"close"))]
-        self.transport.write(b"".join((STATUS_LINE[made.status], *lines, b"\r\n", made.body)))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        answering = self._answering
-        if answering is not None and not answering.response_complete:
-            answering.disconnected = True
-            answering.message_event.set()
-        super().connection_lost(exc)
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self._answering = cycle
-        super()._start_asgi_task(cycle, app if cycle.scope["http_version"] != "1.0" else without_chunks(cycle, app))
-
-    def _unsupported_upgrade_warning(self) -> None:
-        # Its body is dropped, as far as it has come: where the next request begins is not known.
-        self._deaf = True
-        self.cycle.keep_alive = False
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._in_head = True
-        self._head_bytes = 0
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:
-            super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-        super().on_headers_complete()
-
-
-def without_chunks(cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Application:
-    """`app` for a client of HTTP/1.0, which knows no chunks: an answer without a length ends with the connection."""
-
-    async def answering(scope: Any, receive: Any, send: Any) -> None:
-        bare = False
-
-        async def sending(message: Any) -> None:
-            nonlocal bare
-            if message["type"] == "http.response.start":
-                bare = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
-                if bare:
-                    cycle.chunked_encoding = False
-            elif bare:
-                cycle.expected_content_length = len(message.get("body", b""))
-            await send(message)
-
-        await app(scope, receive, sending)
-        if bare and not cycle.response_complete and not cycle.disconnected:
-            reset_at_end(cycle.transport)
-            cycle.transport.abort()
-
-    return answering
-
-
-def portable_protocol(intake: Intake) -> type[PortableProtocol]:
-    """`PortableProtocol` with the bounds and refusals of `intake`."""
-    return type("BoundPortableProtocol", (PortableProtocol,), {"intake": intake})
 
 
 class _Config(uvicorn.Config):

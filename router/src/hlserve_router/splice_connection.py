@@ -354,6 +354,9 @@ class ClientConnection(Connection):
                 self._after(request)
             elif request.broken is not None:
                 self.close()
+            elif request.body_bytes > self.intake.rules.max_bytes and not self._closing:
+                request.keep_alive = False
+                self._linger()
             return
         if self.flow.write_paused:  # it begins when the client has taken what it was answered before
             self.deadline = self.deadlines.idle
