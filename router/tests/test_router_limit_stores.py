@@ -229,6 +229,32 @@ async def test_sqlite_and_valkey_budgets_outlive_the_router(tmp_path: Path) -> N
                 assert not await replica.request(entry, 1)
 
 
+@dataclass(eq=False)
+class Late(Local):
+    """Its answers take long."""
+
+    seconds: float = 0.3
+
+    async def exchange(self, holder: str, asks: list[Ask]) -> Reply:
+        await asyncio.sleep(self.seconds)
+        return await super().exchange(holder, asks)
+
+
+async def test_a_store_whose_first_answer_is_late_is_not_called_away_and_one_that_falls_behind_is() -> None:
+    """At a start both sides are busy with starting: four of five were called away for a moment."""
+    async with AsyncExitStack() as stack:
+        store = Late(PodBook())
+        (replica,) = await Cluster(stack, lambda: store).grow(1, timeout_seconds=0.05)
+        assert await replica.request(key(requests_per_minute=40)), "and nobody waits for it"
+        store.seconds = 0
+        await until(lambda: not replica.limits.away)
+        assert replica.sync.metrics.total("hlserve_router_limits_store_errors_total") == 0
+        assert replica.sync.status()["status"] == "ok"
+        store.seconds = 0.3
+        replica.end()
+        await until(lambda: replica.sync.status()["status"] == "away")
+
+
 @pytest.mark.parametrize("how", ["killed", "stalled"])
 async def test_while_the_store_is_away_each_router_keeps_to_its_part(tmp_path: Path, how: str) -> None:
     async with AsyncExitStack() as stack:

@@ -17,6 +17,8 @@ FLUSH_SECONDS: Final = 0.05
 """How often corrections are told, and leases that are not used given back."""
 BEAT_SECONDS: Final = 5.0
 """How often a process without news says that it is there."""
+FIRST_SECONDS: Final = 5.0
+"""Until then a store that has not answered yet is not called away: both sides still start, and their event loops are busy with it."""
 OUTER: Final = 1.2
 """Over the time limit: a store that watches it by itself, and leaves its connection in order, comes first."""
 RULE_AWAY: Final = "each router keeps to its part of every limit: the limit over the routers that were last known"
@@ -45,6 +47,7 @@ class LimitSync:
     away_since: float = 0.0
     """Unix seconds."""
     _poked: asyncio.Event = field(default_factory=asyncio.Event)
+    _began: float = float("-inf")
     _said: float = float("-inf")
     _swept: float = float("-inf")
 
@@ -54,6 +57,7 @@ class LimitSync:
     async def run(self) -> None:
         """Talks for ever."""
         task = asyncio.current_task()
+        self._began = self.monotonic()
         while task is None or not task.cancelling():  # the client library may keep a cancellation for itself
             self._poked.clear()
             now = self.monotonic()
@@ -81,7 +85,7 @@ class LimitSync:
     def status(self) -> dict[str, Any]:
         """For readiness and reports."""
         body: dict[str, Any] = {"address": self.address, "status": "ok", "routers": self.limits.members}
-        if self.limits.away:
+        if self.problem:
             body |= {"status": "away", "why": self.problem, "since": self.away_since, "rule": RULE_AWAY}
         return body
 
@@ -96,7 +100,10 @@ class LimitSync:
                     asks = self.limits.asks(sent)
                 reply = await self.store.exchange(self.holder, asks)
         except TimeoutError:
-            self._away(f"the limits store did not answer within {self.timeout_seconds:g} s")
+            if self._said == float("-inf") and sent - self._began < FIRST_SECONDS:
+                self.limits.lost()  # nobody waits for it, that is all
+            else:
+                self._away(f"the limits store did not answer within {self.timeout_seconds:g} s")
             return False
         except StoreError as error:
             self._away(str(error))
@@ -112,13 +119,15 @@ class LimitSync:
         return True
 
     def _back(self) -> None:
+        if not self.problem:
+            return
         fields = {"store": self.address, "away_seconds": round(time.time() - self.away_since, 1)}
         _log.warning("limits store is back", extra={"fields": fields})
         self.problem = ""
 
     def _away(self, why: str) -> None:
         self.metrics.count("hlserve_router_limits_store_errors_total")
-        if not self.limits.away:
+        if not self.problem:
             self.away_since = time.time()
             fields = {"store": self.address, "why": why, "rule": RULE_AWAY, "routers": self.limits.members}
             _log.warning("limits store is away", extra={"fields": fields})
