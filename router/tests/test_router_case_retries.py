@@ -1,7 +1,11 @@
 """Retries, keep-alive races and Retry-After, by the ids of the reports they come from."""
 
 import asyncio
+import sys
 import time
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import Any
@@ -10,7 +14,7 @@ import pytest
 
 from hlserve_api.routing import QueueRule
 from hlserve_router.testing.cases import BODY, CHAT, NS, ask, behind, endpoints, error_code, still_held
-from hlserve_router.testing.documents import some_timeouts
+from hlserve_router.testing.documents import a_class, a_pool, a_table, some_timeouts
 from hlserve_router.testing.engine import Play, Session
 from hlserve_router.testing.scripts import COMPLETION, DONE, ORDINARY, held, in_turn, reply, stream
 from hlserve_router.testing.stage import Stage
@@ -71,6 +75,71 @@ async def test_b50_an_engine_that_ends_a_reused_connection_when_the_next_request
     assert len(one.requests) == 39, "each but the first was sent twice, the second time on a new connection"
     assert endpoints(router)[0].failures == 0, "the engine is not to blame"
     assert router.count("hlserve_router_retries_total") == 0
+
+
+@pytest.mark.parametrize("reused", [False, True], ids=["B50: a new connection", "B50: a reused one"])
+async def test_b50_a_large_body_that_an_engine_refuses_unread_is_answered_so_and_sent_once(
+    stage: Stage, reused: bool
+) -> None:
+    """The engine answers and closes while the body is being written: the kernel then tells of the reset before the answer."""
+    async with refusing_engine() as url:
+        router = await stage.router(a_table(a_pool("agents", url), a_class("agent", "agents")))
+        large = {**NS, "messages": [{"role": "user", "content": "x" * 12_000_000}]}
+        for number in range(1, 21):
+            if reused:
+                assert (await router.post(CHAT, NS)).status_code == 200
+            answer = await router.post(CHAT, large)
+            assert (answer.status_code, answer.json()["error"]["message"]) == (413, f"too much, {number}")
+
+
+@asynccontextmanager
+async def refusing_engine() -> AsyncIterator[str]:
+    """An engine in a process of its own, so that it can close while the router is in the midst of writing."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", REFUSES_LARGE_BODIES, stdout=PIPE)
+    assert process.stdout is not None
+    try:
+        yield f"http://127.0.0.1:{int(await process.stdout.readline())}"
+    finally:
+        process.kill()
+        await process.wait()
+
+
+REFUSES_LARGE_BODIES = """
+import socket, threading
+
+def serve(connection):
+    global refused
+    while head := head_of(connection):
+        length = int(head.lower().partition("content-length: ")[2].partition("\\r\\n")[0] or 0)
+        if length < 100_000:
+            while length:
+                length -= len(connection.recv(length))
+            answer(connection, 200, '{"choices":[{"message":{"content":"ok"}}],"usage":{"prompt_tokens":1,"completion_tokens":1}}')
+            continue
+        refused += 1
+        answer(connection, 413, '{"error":{"message":"too much, %d"}}' % refused)
+        break
+    connection.close()
+
+def head_of(connection):
+    while True:
+        seen = connection.recv(16384, socket.MSG_PEEK)
+        if not seen:
+            return ""
+        head, end, _ = seen.partition(b"\\r\\n\\r\\n")
+        if end:
+            return connection.recv(len(head + end)).decode()
+
+def answer(connection, status, body):
+    head = "HTTP/1.1 %d X\\r\\ncontent-type: application/json\\r\\ncontent-length: %d\\r\\n\\r\\n" % (status, len(body))
+    connection.sendall((head + body).encode())
+
+refused = 0
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+while True:
+    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+"""
 
 
 async def test_b50_an_engine_that_ends_a_new_connection_is_to_blame(stage: Stage) -> None:
