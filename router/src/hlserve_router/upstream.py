@@ -5,7 +5,6 @@ Connections are kept alive per engine and reused last in, first out.
 """
 
 import asyncio
-import os
 import ssl
 from collections import deque
 from dataclasses import dataclass, field
@@ -26,7 +25,6 @@ TELL_SECONDS: Final = 5.0
 """How long an engine may take for an answer that nobody waits for."""
 MAX_HEAD_BYTES: Final = 256 * 1024
 """The most that an engine may send without a byte of a body: a head, or what follows a body's last chunk."""
-READ_BYTES: Final = 64 * 1024
 MAX_OPENINGS: Final = 64
 """Paths whose first lines are remembered per engine: those of the API, not those that hold an id."""
 _FRAMING: Final = frozenset(
@@ -227,7 +225,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         "_answered", "_bare_bytes", "_call", "_chunked", "_complete", "_head_complete", "_headers", "_keep", "_length", "_lost",
-        "_named", "_parser", "_payload", "_receiver", "_reused", "_second", "_transport", "_version", "idle_since", "link", "on_body",
+        "_named", "_parser", "_payload", "_receiver", "_reused", "_transport", "_version", "idle_since", "link", "on_body",
     )  # fmt: skip
 
     def __init__(self, link: Link) -> None:
@@ -242,12 +240,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._lost = self._reused = False
         self._bare_bytes = 0
         """Read since the last byte of a body."""
-        self._second = -1
-        """A second descriptor of the socket while a large body is on its way, or -1.
-
-        An engine that refuses a body before it has read it answers and closes. Writing on fails then, and the event loop closes
-        its descriptor on that at once, whatever there still is to read: the answer.
-        """
         self._version = link.version
         self._headers: list[tuple[bytes, bytes]] = []
         self._length: bytes | None = None
@@ -286,8 +278,6 @@ class UpstreamConnection(asyncio.Protocol):
             lines += body
             transport.write(b"".join(lines))
         else:
-            if self.link.tls is None:  # what comes there is for the loop's TLS alone to read
-                self._second = os.dup(transport.get_extra_info("socket").fileno())
             transport.writelines((b"".join(lines), *body))
 
     def pause(self) -> None:
@@ -303,7 +293,6 @@ class UpstreamConnection(asyncio.Protocol):
     def close(self) -> None:
         """Drops the connection at once, unsent bytes included."""
         self._call = self._receiver = None
-        self._drop_second()
         if self._transport is not None:
             self._transport.abort()
 
@@ -343,11 +332,6 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
         call = self._call
-        if self._second >= 0 and exc is not None:
-            while self._call is not None and (data := self._unread()):
-                self.data_received(data)
-            call = self._call
-        self._drop_second()
         if call is None:
             if self in self.link.idle:
                 self.link.idle.remove(self)
@@ -359,21 +343,8 @@ class UpstreamConnection(asyncio.Protocol):
         failure = Failure.TRUNCATED if exc is None and self._answered else Failure.RESET
         self._fail(failure, str(exc) if exc else "connection closed", retry_fresh=self._reused and not self._answered)
 
-    def _unread(self) -> bytes:
-        """What of the answer was there when writing failed."""
-        try:
-            return os.read(self._second, READ_BYTES)
-        except OSError:
-            return b""
-
-    def _drop_second(self) -> None:
-        if self._second >= 0:
-            os.close(self._second)
-            self._second = -1
-
     def _fail(self, failure: Failure, detail: str, *, retry_fresh: bool = False) -> None:
         call, self._call, self._receiver = self._call, None, None
-        self._drop_second()
         if self._transport is not None:
             self._transport.abort()
         if call is not None:
@@ -381,7 +352,6 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _finish(self, call: Call) -> None:
         self._call = self._receiver = None
-        self._drop_second()
         call.ended(self, reusable=self._keep and self._may_stay())
 
     def _may_stay(self) -> bool:
@@ -430,8 +400,6 @@ class UpstreamConnection(asyncio.Protocol):
         if status < 200:
             return
         self._head_complete = True
-        if status < 400:
-            self._drop_second()  # it takes the body; a stream may be long
         if self._call is not None:
             self._call.head(status, _end_to_end(self._headers) if self._named else self._headers)
 
