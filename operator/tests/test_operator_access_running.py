@@ -45,6 +45,11 @@ class World:
         """The reason of the condition Ready."""
         return next((c["reason"] for c in self.status(ref).get("conditions", ()) if c["type"] == "Ready"), "")
 
+    def routable(self) -> str:
+        """The reason of the pool's condition Routable."""
+        status = self.status(Ref(CUSTOM_API, "ServingPool", "chat"))
+        return next((c["reason"] for c in status.get("conditions", ()) if c["type"] == "Routable"), "")
+
     def key(self, secret: str = "alice-one") -> str:
         """The key in a Secret."""
         return base64.b64decode(self.server.objects[Ref("v1", "Secret", secret)]["data"]["key"]).decode()
@@ -94,6 +99,11 @@ async def test_a_made_key_works_is_suspended_and_revoked_within_seconds(tmp_path
     async with world(tmp_path, manifest(KEY)) as here:
         await until(here.is_ready, "the key is ready")
         assert here.status()["syncedRouters"] == "1/1"
+        await until(lambda: here.routable() == "RouterSynced", "the pool knows it too, without a resync")
+        here.server.remove(Ref("v1", "Pod", "router-0"))
+        await until(lambda: here.routable() == "NoRouter", "the router is gone")
+        here.server.put(a_router_pod())
+        await until(lambda: here.routable() == "RouterSynced", "it is there again")
         key = here.key()
         assert await here.call(key) == 200
         for suspended, wanted in ((True, 403), (False, 200)):

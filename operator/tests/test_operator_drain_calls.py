@@ -115,4 +115,4 @@ async def test_operator_pod_is_left_alone_when_every_router_said_so(
         kept.routers.objects.update({name: RouterCopy("127.0.0.1", ready=True) for name in routers})
         board = Board(kept, Reports(), lambda _: None, 9090, 10.0, 1.0)
         board.reports = tuple(reports)
-        assert board.view().acknowledged == want
+        assert board.view("chat").acknowledged == want

@@ -187,10 +187,14 @@ async def test_operator_says_which_right_it_lacks_and_heals() -> None:
         server.faults.append(fault)
         async with operator_on(server):
             await until(lambda: conditions(server, POOL_REF).get("Ready") == "PermissionDenied", "the condition")
-            assert len(digests(server)) == 1, "others work on"
-            events = [e for r, e in server.objects.items() if r.kind == "Event" and e["reason"] == "PermissionDenied"]
-            assert events
-            assert "poddisruptionbudgets" in events[0]["message"]
+            await until(lambda: len(digests(server)) == 1, "others work on")
+
+            def told() -> list[str]:
+                events = [e for r, e in server.objects.items() if r.kind == "Event"]
+                return [e["message"] for e in events if e["reason"] == "PermissionDenied"]
+
+            await until(lambda: bool(told()), "the event")
+            assert "poddisruptionbudgets" in told()[0]
             denied = False
             await until(lambda: conditions(server, POOL_REF).get("Ready") != "PermissionDenied", "healing")
 

@@ -130,9 +130,15 @@ class Copies:
 
 
 def copies(
-    api: Api, release: str, add: Callable[[Key], None], interested: Callable[[str, str], Sequence[Key]], rhythm: Rhythm
+    api: Api,
+    release: str,
+    add: Callable[[Key], None],
+    interested: Callable[[str, str], Sequence[Key]],
+    rhythm: Rhythm,
+    routers_changed: Callable[[], None] = lambda: None,
 ) -> Copies:
-    """The reflectors of a namespace. `add` makes a key due; `interested` says which keys look at a Secret or ConfigMap by name."""
+    """The reflectors of a namespace. `add` makes a key due; `interested` says which keys look at a Secret or ConfigMap by name;
+    `routers_changed` is told when a router pod came, became ready or went."""
 
     def engine_changed(change: Change[EngineCopy]) -> None:
         for pool in {copy.pool for copy in (change.before, change.after) if copy is not None}:
@@ -163,8 +169,11 @@ def copies(
     def access_changed(_: Change[Any]) -> None:
         add(ACCESS)
 
+    def router_changed(_: Change[RouterCopy]) -> None:
+        routers_changed()
+
     def ignored(_: Change[Any]) -> None:
-        """The poll of reports looks at routers each time."""
+        """Read each time that they are needed."""
 
     def reflect(
         kind: tuple[str, str],
@@ -181,7 +190,7 @@ def copies(
     documents = tuple(reflect(("v1", kind), _document, access_changed, ours) for kind in ("ConfigMap", "Secret"))
     return Copies(
         engines=reflect(("v1", "Pod"), _engine, engine_changed, POOL_LABEL),
-        routers=reflect(("v1", "Pod"), _router, ignored, routers),
+        routers=reflect(("v1", "Pod"), _router, router_changed, routers),
         keys=reflect((CUSTOM_API, "ClientKey"), _client_key, access_changed),
         secrets=reflect(("v1", "Secret"), _secret, secret_changed, others, _NOT_OURS),
         calibrations=reflect(("v1", "ConfigMap"), _calibration, calibration_changed, others),

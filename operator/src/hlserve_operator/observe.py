@@ -113,6 +113,7 @@ class Observer:
         manifest = await self.api.find(Ref(CUSTOM_API, POOL_KIND, name))
         if manifest is None:
             self.interest.forget(key)
+            self.board.forget(name)
             self.denied.pop(key, None)
             return None
         pool = _parse(ServingPool, manifest)
@@ -161,7 +162,7 @@ class Observer:
                     leader_worker_set=served[LEADER_WORKER_SET], keda=served[SCALED_OBJECT], pod_monitor=served[POD_MONITOR]
                 ),
                 drain_answers=await self._drain_answers(views, engines),
-                routers=self.board.view(),
+                routers=self.board.view(name),
                 scalers=tuple(view for view in (scaler_view(m, pool) for m in scalers) if view is not None),
                 pruned_fields=self.pruned.get(POOL_KIND, ()),
                 denied=self.denied.get(key, ""),

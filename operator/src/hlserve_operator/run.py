@@ -120,7 +120,8 @@ class Operator:
     def _leading(self, reports: Reports) -> Leading:
         settings, queue, interest = self.settings, WorkQueue(), Interest()
         rhythm = Rhythm(relist_seconds=settings.relist_seconds, silence_seconds=settings.watch_silence_seconds)
-        kept = copies(self.api, self.release.name, queue.add, interest.interested, rhythm)
+        urged = asyncio.Event()
+        kept = copies(self.api, self.release.name, queue.add, interest.interested, rhythm, urged.set)
         board = Board(
             kept,
             reports,
@@ -128,6 +129,7 @@ class Operator:
             settings.router_admin_port,
             settings.report_seconds,
             settings.report_urgent_seconds,
+            urged=urged,
         )
         events = EventRecorder(self.api, self.guard.identity, self.limiter)
         observer = Observer(self.api, kept, board, reports, interest, self.release)
