@@ -32,8 +32,8 @@ def rights() -> list[dict[str, Any]]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def kubeconfig(definitions: list[dict[str, Any]]) -> AsyncIterator[Path]:
-    """A server with two simulated nodes of eight GPUs, and the definitions."""
-    async with api_server(nodes=2) as found:
+    """A server with two simulated nodes of 64 GPUs, and the definitions."""
+    async with api_server(nodes=2, gpus_per_node=64) as found:
         async with server_of(found) as server:
             await install(server, definitions)
         yield found

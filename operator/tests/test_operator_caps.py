@@ -12,7 +12,7 @@ from hlserve_capacity.derive import derive
 from hlserve_operator.caps import Caps
 from hlserve_operator.pools.views import child_view
 from hlserve_operator.refs import Ref
-from hlserve_operator.render.metadata import POOL_LABEL, REVISION_LABEL
+from hlserve_operator.render.metadata import CAPS_ANNOTATION, POOL_LABEL, REVISION_LABEL
 from hlserve_operator.resources import CUSTOM_API
 from hlserve_operator.state import Manifest, Release
 from hlserve_operator.testing.access import a_pool, observed, plan, table_of
@@ -100,6 +100,16 @@ def test_operator_caps_that_need_no_new_pods_are_in_force_at_once() -> None:
     found = after[revision]
     assert found is not None
     assert found.in_flight_tokens == 2000
+
+
+def test_operator_caps_that_somebody_changed_are_set_right_in_a_pool_at_rest() -> None:
+    cluster = a_cluster()
+    before = caps_in(cluster)
+    (child,) = (found for ref, found in cluster.objects.items() if ref.kind == "Deployment")
+    child["metadata"]["annotations"][CAPS_ANNOTATION] = '{"max_in_flight":1}'
+    assert caps_in(cluster) != before
+    cluster.reconcile()
+    assert caps_in(cluster) == before
 
 
 def a_pod(name: str, revision: str) -> Manifest:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hlserve_api.v1alpha1 import ServingPool
-from hlserve_operator.drift import Applied, contains, has_stale_fields
+from hlserve_operator.drift import Applied, contains, has_stale_fields, merged_lists
 from hlserve_operator.errors import (
     StartError,
 )
@@ -307,3 +307,14 @@ def test_signals_count_replicas_that_the_load_fills(backlog: int | None, tokens:
     silent = RouterReport(pod="r", problem="silent")
     report = silent if backlog is None else RouterReport(pod="r", backlog_tokens={"chat": backlog})
     assert wanted_replicas_by_load(pool, [report]) == want
+
+
+def test_operator_lists_that_merge_item_by_item_are_found_at_their_places() -> None:
+    ports = [{"name": "http", "port": 30000, "protocol": "TCP"}]
+    service = {
+        "kind": "Service",
+        "metadata": {"name": "chat", "ownerReferences": [{"uid": "u"}]},
+        "spec": {"clusterIP": "None", "ports": ports},
+    }
+    assert merged_lists(service) == {"spec": {"ports": ports}}
+    assert merged_lists({"spec": {"egress": [{"ports": ports}]}}) == {}

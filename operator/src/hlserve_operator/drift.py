@@ -67,6 +67,17 @@ def projection(wanted: Any, live: Any, name: str = "") -> Any:
     return live
 
 
+def merged_lists(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """What of an object is lists that are merged item by item, at their places: a merge patch of it replaces them as a whole."""
+    found: dict[str, Any] = {}
+    for name, value in wanted.items():
+        if name in MAP_LISTS and name != "ownerReferences":
+            found[name] = value
+        elif isinstance(value, Mapping) and (below := merged_lists(value)):
+            found[name] = below
+    return found
+
+
 def has_stale_fields(wanted: Manifest, live: Manifest) -> bool:
     """Whether the store says that we own a field which `wanted` does not have, or that we own none yet."""
     for entry in live.get("metadata", {}).get("managedFields") or ():

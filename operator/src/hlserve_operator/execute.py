@@ -15,8 +15,8 @@ from hlserve_api.new_key import new_key
 from hlserve_operator.access.actions import AccessActions, AccessEvent, NewKeySecret, StatusPatch
 from hlserve_operator.access.generated import manifest_with
 from hlserve_operator.api import Api
-from hlserve_operator.drift import Applied
-from hlserve_operator.errors import ApiError, ConflictError, NotFoundError
+from hlserve_operator.drift import Applied, contains, merged_lists
+from hlserve_operator.errors import ApiError, ConflictError, InvalidError, NotFoundError
 from hlserve_operator.events import EventRecorder
 from hlserve_operator.observe import AccessSnapshot, PoolSnapshot
 from hlserve_operator.pools.actions import EventType, PodMark, PoolActions
@@ -156,8 +156,16 @@ class Executor:
     async def _apply(self, manifest: Manifest, live: Manifest | None) -> int:
         if self.applied.in_place(manifest, live):
             return 0
-        # What was not there a moment ago may be somebody else's by now.
-        stored = await self.api.apply(manifest, force=live is not None)
+        try:
+            # What was not there a moment ago may be somebody else's by now.
+            stored = await self.api.apply(manifest, force=live is not None)
+        except InvalidError:
+            lists = merged_lists(manifest)
+            if live is None or contains(lists, live):
+                raise
+            # A port that somebody renumbered is another item of its list: ours would come beside it, under a name that is taken.
+            await self.api.merge_patch(Ref.of(manifest), {**lists, "metadata": {"uid": live["metadata"]["uid"]}})
+            stored = await self.api.apply(manifest)
         self.applied.remember(manifest, stored)
         if live is not None and live["metadata"]["resourceVersion"] == stored["metadata"]["resourceVersion"]:
             # It was in place, in other words than ours; the next look knows.

@@ -94,9 +94,10 @@ def _target(observed: PoolObserved, derived: DerivedPool, release: Release, revi
             words = f"The calibration cannot be read, so engines stay as they are. {observed.calibration_problem}"
             return Target(rejected=Fault(reason=ConditionReason.NOT_CALIBRATED, message=words))
         kept = kept_revision(observed, engine, derived, revisions)
-        name = revision(engine) if kept is None else kept
+        today = revision(engine)
+        name = today if kept is None else kept
         if any(known.child.revision == name for known in revisions):
-            return Target(engine=engine, revision=name, kept=kept is not None)
+            return Target(engine=engine, revision=name, kept=name != today)
         manifest = new_child(engine, release, name, 0, Caps.of(derived))
     except NotRenderableError as error:
         reason = ConditionReason.IMAGE_PULL_FAILED

@@ -105,7 +105,7 @@ class Between:
         headers = {name: request.headers[name] for name in _SENT if name in request.headers}
         headers["Authorization"] = f"Bearer {self.token}"
         return self.session.request(
-            request.method, f"{self.upstream}{request.path_qs}", data=body, headers=headers, ssl=self.trust
+            request.method, f"{self.upstream}{request.path_qs}", data=body or None, headers=headers, ssl=self.trust
         )
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:

@@ -5,8 +5,8 @@ import base64
 import json
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from hlserve_operator.testing.running import CLASS, KEY, POOL, operator_on
 from hlserve_operator.testing.running import manifest as manifest_of
 
 Object = dict[str, Any]
+JSON_PATCH = "application/json-patch+json"
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 USER = "kubectl"
@@ -139,6 +140,12 @@ class Namespace:
         found: Object = await self.server.call("PATCH", path, body, content=MERGE, fieldManager=manager)
         return found
 
+    async def json_patch(self, ref: Ref, steps: Sequence[Object]) -> Object:
+        """A JSON patch (RFC 6902). Raises RefusedError."""
+        path = object_path(ref, self.name)
+        found: Object = await self.server.call("PATCH", path, steps, content=JSON_PATCH, fieldManager=USER)
+        return found
+
     async def apply(self, manifest: Object, manager: str = USER, *, force: bool = False) -> Object:
         """Server-side apply. Raises RefusedError."""
         path = object_path(Ref.of(manifest), self.name)
@@ -228,6 +235,8 @@ async def namespace_of(
         yield found
     finally:
         await found.stack.aclose()
+        with suppress(RefusedError):
+            await server.call("DELETE", f"/api/v1/namespaces/{name}")
 
 
 async def becomes(
