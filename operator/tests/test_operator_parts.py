@@ -2,6 +2,7 @@
 
 import asyncio
 from copy import deepcopy
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hlserve_api.v1alpha1 import ServingPool
+from hlserve_operator.connect import connect
 from hlserve_operator.drift import Applied, contains, has_stale_fields, merged_lists
 from hlserve_operator.errors import (
     StartError,
@@ -282,6 +284,11 @@ def test_settings_come_from_options_before_the_environment(monkeypatch: pytest.M
 def test_settings_without_a_namespace_say_what_to_give() -> None:
     with pytest.raises(StartError, match="give --namespace"):
         Settings().in_namespace()
+
+
+async def test_settings_a_kubeconfig_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="missing: there is no such file"):
+        await connect(Settings(kubeconfig=tmp_path / "missing"), "0.1.0")
 
 
 # --- scale signals

@@ -22,6 +22,11 @@ async def connect(settings: Settings, version: str) -> kubernetes_client.ApiClie
         client_session_kwargs={"trust_env": False},
         connection_pool_maxsize=CONNECTIONS,
     )
+    if settings.kubeconfig is not None and not settings.kubeconfig.is_file():
+        # The library logs that, goes on with an empty one, and then misses a key in it.
+        raise StartError(
+            f"--kubeconfig {settings.kubeconfig}: there is no such file. Name one, or leave the option out in a pod."
+        )
     try:
         if settings.kubeconfig is not None or settings.context is not None:
             await kubernetes_config.load_kube_config(  # type: ignore[no-untyped-call]
