@@ -195,6 +195,9 @@ async def test_operator_says_which_right_it_lacks_and_heals() -> None:
 
             await until(lambda: bool(told()), "the event")
             assert "poddisruptionbudgets" in told()[0]
+            await until(lambda: conditions(server, POOL_REF).get("Ready") == "PermissionDenied", "the condition")
+            await quiet(server, 0.5)
+            assert len(told()) == 1, "once, by the first look and by the next one's condition"
             denied = False
             await until(lambda: conditions(server, POOL_REF).get("Ready") != "PermissionDenied", "healing")
 

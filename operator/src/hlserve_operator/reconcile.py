@@ -25,6 +25,7 @@ from hlserve_operator.execute import Executor, Outcome
 from hlserve_operator.keys import ACCESS, POOL_KIND, Key
 from hlserve_operator.metrics import Metrics
 from hlserve_operator.observe import Observer, UnreadableError
+from hlserve_operator.pools.conditions import denied_message
 from hlserve_operator.pools.plan_pool import plan_pool
 from hlserve_operator.refs import Ref
 from hlserve_operator.resources import CUSTOM_API
@@ -134,7 +135,9 @@ class Reconciler:
         if pool is not None:
             ref = Ref(CUSTOM_API, POOL_KIND, pool.name)
             uid = pool.metadata.uid
-            await self.events.record(ref, uid, ConditionReason.PERMISSION_DENIED, str(error), warning=True)
+            await self.events.record(
+                ref, uid, ConditionReason.PERMISSION_DENIED, denied_message(str(error)), warning=True
+            )
 
     def resync(self, keys: Iterable[Key]) -> None:
         """Makes keys due without cause."""

@@ -35,6 +35,11 @@ _SLO = {
 }
 
 
+def denied_message(refusal: str) -> str:
+    """What to do about a right that is missing. A condition and an event say it in the same words, so it is told once."""
+    return f"Restore the operator's Role. {refusal}"
+
+
 def pool_conditions(facts: PoolFacts, now: datetime) -> tuple[Condition, ...]:
     """All conditions of a pool. The time of one whose status did not change stays as it was."""
     pool = facts.observed.pool
@@ -84,7 +89,7 @@ def _findings(facts: PoolFacts) -> Iterator[Finding]:
 def _ready(facts: PoolFacts, model: Finding, engine: Finding, routable: Finding) -> Finding:
     observed, counts = facts.observed, facts.counts
     if observed.denied:
-        return _T.READY, _FALSE, _R.PERMISSION_DENIED, f"Restore the operator's Role. {observed.denied}"
+        return _T.READY, _FALSE, _R.PERMISSION_DENIED, denied_message(observed.denied)
     if facts.taken:
         names = ", ".join(facts.taken)
         message = (
